@@ -1,0 +1,1 @@
+"""The agent actor: user code runs here, one coroutine for each episode."""

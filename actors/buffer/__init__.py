@@ -1,0 +1,1 @@
+"""The buffer actor: complete groups, their ages, their journal."""

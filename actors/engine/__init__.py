@@ -1,0 +1,1 @@
+"""The engine actor: one inference engine behind the bus."""

@@ -1,0 +1,1 @@
+"""The embedded torch engine: continuous batching over one static KV cache."""

@@ -1,0 +1,1 @@
+"""The evaluator actor: held-out scores attributed to the exact weight version."""

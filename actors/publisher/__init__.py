@@ -1,0 +1,1 @@
+"""The publisher actor: weight epochs as transactions over all engines."""

@@ -1,0 +1,1 @@
+"""The rollout actor: prompts, credits and the ledger."""

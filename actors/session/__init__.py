@@ -1,0 +1,1 @@
+"""The session actor: the one authority on tokens."""

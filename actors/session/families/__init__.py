@@ -1,0 +1,1 @@
+"""Chat-template families: boundary repair, stop tokens, parsers."""

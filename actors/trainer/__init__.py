@@ -1,0 +1,1 @@
+"""The trainer actor: batches in, weight versions out."""

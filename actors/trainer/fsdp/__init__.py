@@ -1,0 +1,1 @@
+"""The FSDP2 trainer: sharded model, packed batches, checkpoints, export."""

@@ -1,0 +1,1 @@
+"""Advantages, policy losses, importance corrections and their aggregation."""

@@ -1,0 +1,1 @@
+"""Recipes: topologies and the tasks they train."""

@@ -1,0 +1,1 @@
+"""The message bus: mailboxes, links, acknowledgements, credits."""
