@@ -1,0 +1,172 @@
+"""One table for each kind of actor: `[actors.rollout]`, `[actors.engine]`, ..."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from milepost.configs.base import (
+    Config,
+    Fraction,
+    NonNegative,
+    NonNegativeFloat,
+    Positive,
+    PositiveFloat,
+)
+
+
+class RestartConfig(Config, kw_only=True):
+    """When the supervisor starts a dead actor again."""
+
+    policy: Literal["permanent", "transient", "temporary"] = "temporary"
+    """permanent: always. transient: after a failure. temporary: never, the run stops."""
+    restarts_max: NonNegative = 3
+    window_s: PositiveFloat = 60.0
+    backoff_s: NonNegativeFloat = 0.5
+
+
+class RolloutConfig(Config, kw_only=True):
+    """`[actors.rollout]`"""
+
+    trajectories_in_flight_max: Positive = 128
+    """The budget: sampled trajectories issued and not yet in a complete, stored group."""
+    refill: Literal["sample", "group"] = "sample"
+    episode_retries_max: NonNegative = 3
+    """Attempts after the first for one trajectory whose episode failed."""
+    failed: Literal["retry", "drop_group", "smaller_group"] = "retry"
+    lease_s: PositiveFloat = 600.0
+    """An episode silent for longer is taken from its agent and issued again, once."""
+    restart: RestartConfig = RestartConfig()
+
+
+class AgentConfig(Config, kw_only=True):
+    """`[actors.agent]`"""
+
+    agent: str
+    """`module:Class`, a subclass of `milepost.actors.agent.Agent`."""
+    options: dict[str, Any] = {}
+    """Keyword arguments of the class."""
+    replicas: Positive = 1
+    episodes_max: Positive = 256
+    """Episodes one replica runs at once."""
+    reward_workers: Positive = 1
+    restart: RestartConfig = RestartConfig(policy="permanent")
+
+
+class SessionConfig(Config, kw_only=True):
+    """`[actors.session]`"""
+
+    replicas: Positive = 1
+    history: Literal["linear", "tree"] = "linear"
+    matcher: str = "strict"
+    sessions_max: Positive = 8192
+    render_workers: NonNegative = 1
+    """Threads that render, tokenize, hash and assemble."""
+    restart: RestartConfig = RestartConfig()
+
+
+class EngineConfig(Config, kw_only=True):
+    """`[actors.engine]`"""
+
+    kind: Literal["embedded"] = "embedded"
+    replicas: Positive = 1
+    device: str = "cpu"
+    slots: Positive = 128
+    """Rows of the static KV cache: running requests and retained prefixes together."""
+    running_max: Positive = 64
+    """Requests decoded at once."""
+    prefill_tokens_max: Positive = 8192
+    """Prompt tokens computed in one forward pass."""
+    requests_max: Positive = 1024
+    """Requests waiting or running; more are refused by name."""
+    threads: Positive = 1
+    restart: RestartConfig = RestartConfig(policy="permanent")
+
+
+class BufferConfig(Config, kw_only=True):
+    """`[actors.buffer]`"""
+
+    groups_max: Positive = 64
+    """Complete groups held; credits never allow more."""
+    max_weight_staleness: NonNegative | None = None
+    """Most versions a group's oldest token may be behind the published one when it is trained."""
+    staleness_policy: Literal["drop", "correct", "pace"] = "correct"
+    late: Literal["drop", "retry", "correct"] = "correct"
+    """`pace` only: what happens to a group that is late all the same."""
+    filters: tuple[str, ...] = ()
+    """`module:function(rewards) -> reason or ''`; `zero_spread` is built in."""
+    unused: Literal["drop", "retry"] = "drop"
+    journal: bool = True
+    restart: RestartConfig = RestartConfig()
+
+
+class ScheduleConfig(Config, kw_only=True):
+    """`[actors.trainer.schedule]`: learning rate over optimizer steps."""
+
+    kind: Literal["constant", "linear", "cosine", "warmup_stable_decay"] = "constant"
+    warmup_steps: NonNegative = 0
+    decay_fraction: Fraction = 0.0
+    """`warmup_stable_decay`: share of all steps at the end over which lr falls to `lr_min`."""
+    lr_min: NonNegativeFloat = 0.0
+
+
+class TrainerConfig(Config, kw_only=True):
+    """`[actors.trainer]`"""
+
+    kind: Literal["fsdp"] = "fsdp"
+    ranks: Positive = 1
+    device: str = "cpu"
+    lr: PositiveFloat
+    beta1: Fraction = 0.9
+    beta2: Fraction = 0.95
+    epsilon: PositiveFloat = 1e-8
+    weight_decay: NonNegativeFloat = 0.0
+    grad_norm_max: PositiveFloat = 1.0
+    schedule: ScheduleConfig = ScheduleConfig()
+    microbatch_tokens_max: Positive = 8192
+    """Tokens of one packed forward and backward pass."""
+    gradient_checkpointing: bool = False
+    publish_every_steps: Positive = 1
+    threads: Positive = 1
+    restart: RestartConfig = RestartConfig()
+
+
+class PublisherConfig(Config, kw_only=True):
+    """`[actors.publisher]`"""
+
+    transport: Literal["direct"] = "direct"
+    pause: Literal["retract", "in_place"] = "retract"
+    bucket_bytes_max: Positive = 512 * 1024 * 1024
+    epoch_deadline_s: PositiveFloat = 120.0
+    canary: bool = True
+    """After each activation, compare engine and trainer log-probs on a probe row."""
+    canary_difference_max: PositiveFloat = 1e-4
+    restart: RestartConfig = RestartConfig()
+
+
+class EvaluatorConfig(Config, kw_only=True):
+    """`[actors.evaluator]`"""
+
+    prompts_max: Positive = 256
+    at_start: bool = True
+    at_end: bool = True
+    every_versions: NonNegative = 0
+    """0: no evaluation in between."""
+    greedy: bool = True
+    """Evaluate greedily, too."""
+    sampled: bool = True
+    deadline_s: PositiveFloat = 600.0
+    transcripts: NonNegative = 2
+    """Conversations kept for people to read."""
+    restart: RestartConfig = RestartConfig()
+
+
+class CustomConfig(Config, kw_only=True):
+    """`[custom.NAME]`: an actor of the user's own."""
+
+    core: str
+    """`module:factory(context) -> Core`."""
+    options: dict[str, Any] = {}
+    replicas: Positive = 1
+    significant: bool = False
+    """The run ends when every significant actor reported `WorkFinished`."""
+    restart: RestartConfig = RestartConfig()

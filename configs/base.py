@@ -1,0 +1,17 @@
+"""What every configuration object is: frozen, keyword-only, unknown keys refused."""
+
+from __future__ import annotations
+
+from typing import Annotated, TypeAlias
+
+from msgspec import Meta, Struct
+
+Positive: TypeAlias = Annotated[int, Meta(ge=1)]
+NonNegative: TypeAlias = Annotated[int, Meta(ge=0)]
+PositiveFloat: TypeAlias = Annotated[float, Meta(gt=0)]
+NonNegativeFloat: TypeAlias = Annotated[float, Meta(ge=0)]
+Fraction: TypeAlias = Annotated[float, Meta(ge=0, le=1)]
+
+
+class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Base of every table of a topology file. A field's type carries its range."""

@@ -1,0 +1,120 @@
+"""The tables of a topology that are about the whole run, not about one actor."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Any, Literal
+
+from milepost.configs.base import (
+    Config,
+    Fraction,
+    NonNegative,
+    NonNegativeFloat,
+    Positive,
+    PositiveFloat,
+)
+
+
+class Mode(StrEnum):
+    """Whether generation goes on while the trainer trains."""
+
+    ASYNC = "async"
+    SYNC = "sync"
+
+
+class RunConfig(Config, kw_only=True):
+    """`[run]`"""
+
+    name: str
+    seed: NonNegative = 0
+    """Reaches every random choice of the run."""
+    steps: Positive
+    """Batches to train."""
+    mode: Mode = Mode.ASYNC
+    checkpoint_every_steps: NonNegative = 0
+    """0: only at the end and on a drain."""
+    checkpoints_keep: Positive = 2
+
+
+class ModelConfig(Config, kw_only=True):
+    """`[model]`"""
+
+    path: str = ""
+    """Folder with a Hugging Face checkpoint and tokenizer. Empty only with `made_by`."""
+    made_by: str = ""
+    """Recipe whose run makes the checkpoint when it is not in the cache yet."""
+    create: str = ""
+    """`module:function(folder, seed, options)` that writes a fresh, untrained checkpoint."""
+    create_options: dict[str, Any] = {}
+    family: str = "qwen3"
+    """Chat-template family (session actor)."""
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    context_tokens_max: Positive = 4096
+
+
+class DataConfig(Config, kw_only=True):
+    """`[data]`"""
+
+    prompts: str
+    """`FILE.jsonl[@[a:b]]`, or `module:function(split, seed, options)` yielding prompts."""
+    options: dict[str, Any] = {}
+    """Passed to the function (and to the agent) unread."""
+    reward: str = ""
+    """`module:function`; empty when the agent reports the reward itself."""
+    reward_deadline_s: PositiveFloat = 30.0
+    shuffle: bool = True
+    success_metric: str = "solved"
+    """Agent metric that counts as success in curves and evaluations."""
+
+
+class AlgorithmConfig(Config, kw_only=True):
+    """`[algorithm]`: what is optimised."""
+
+    estimator: Literal["grpo", "sft"] = "grpo"
+    prompts_per_step: Positive = 8
+    samples_per_prompt: Positive = 8
+    minibatches_per_step: Positive = 1
+    """Optimizer steps that share one batch."""
+    normalize_std: bool = True
+    """Divide the group-centred reward by the group's standard deviation (GRPO)."""
+    std_epsilon: PositiveFloat = 1e-4
+    clip_low: Fraction = 0.2
+    clip_high: PositiveFloat = 0.28
+    """Upper clip of the ratio is 1 + clip_high (clip-higher, DAPO)."""
+    dual_clip: NonNegativeFloat = 0.0
+    """0 is off; else c > 1 of dual-clip PPO for negative advantages."""
+    correction: Literal["none", "tis", "clip_or_pop"] = "tis"
+    """What corrects trainer/engine and version mismatch: truncated importance sampling, or IcePop."""
+    correction_low: NonNegativeFloat = 0.0
+    correction_high: PositiveFloat = 2.0
+    aggregation: Literal["per_token", "per_sample"] = "per_token"
+    kl_coef: NonNegativeFloat = 0.0
+    """Not 0 needs a reference model; refused until one is configured."""
+    entropy_coef: NonNegativeFloat = 0.0
+
+
+class SamplingConfig(Config, kw_only=True):
+    """`[sampling]`: how training rollouts are drawn. The trainer recomputes this distribution."""
+
+    temperature: PositiveFloat = 1.0
+    top_p: Fraction = 1.0
+    top_k: NonNegative = 0
+    min_p: Fraction = 0.0
+
+
+class LimitsConfig(Config, kw_only=True):
+    """`[limits]`: bounds of one episode."""
+
+    turns_max: Positive = 30
+    seconds_max: PositiveFloat = 3600.0
+    reply_tokens_max: Positive = 8192
+    tokens_max: Positive = 65536
+
+
+class GuardConfig(Config, kw_only=True):
+    """`[guard]`: when a run stops itself."""
+
+    batches_without_spread_max: NonNegative = 5
+    """Stop after this many batches in a row in which no group had any reward spread; 0 is off."""
+    logprob_difference_max: NonNegativeFloat = 0.0
+    """Stop when the mean |trainer - engine| log-prob of same-version tokens exceeds it; 0 is off."""

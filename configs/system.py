@@ -1,0 +1,44 @@
+"""`[system]`: the bus, its limits, and every deadline of the run in one table."""
+
+from __future__ import annotations
+
+from milepost.configs.base import Config, Positive, PositiveFloat
+
+
+class TimeoutsConfig(Config, kw_only=True):
+    """`[system.timeouts]`: each wait has its name here. Seconds."""
+
+    hello_s: PositiveFloat = 60.0
+    """Process start to HELLO (imports included)."""
+    ready_s: PositiveFloat = 300.0
+    """HELLO to READY (models loaded)."""
+    heartbeat_s: PositiveFloat = 30.0
+    """Longest silence of an actor's own loop before it counts as stuck."""
+    ask_s: PositiveFloat = 60.0
+    """An answer between actors, where the question has no deadline of its own."""
+    tell_s: PositiveFloat = 60.0
+    """A message until its receiver has taken it."""
+    drain_s: PositiveFloat = 30.0
+    stop_s: PositiveFloat = 5.0
+    """From the order to stop to SIGKILL."""
+
+
+class BusConfig(Config, kw_only=True):
+    """`[system.bus]`: limits, applied before anything is decoded."""
+
+    frame_bytes_max: Positive = 1 << 30
+    frames_max: Positive = 4096
+    body_bytes_max: Positive = 16 << 20
+    depth_max: Positive = 32
+    window_messages: Positive = 256
+    """Messages one link may have sent without the receiver having taken them."""
+    inbox_messages_max: Positive = 4096
+    shared_memory_above_bytes: Positive = 1 << 20
+    """Payloads larger than this travel in shared memory between processes of one host."""
+
+
+class SystemConfig(Config, kw_only=True):
+    """`[system]`"""
+
+    timeouts: TimeoutsConfig = TimeoutsConfig()
+    bus: BusConfig = BusConfig()

@@ -1,0 +1,168 @@
+"""What an engine actor can be asked."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import TypeAlias
+
+from msgspec import Struct
+
+from milepost.messages.bulk import Bulk
+from milepost.messages.shared import (
+    FinishReason,
+    Message,
+    NonNegative,
+    Positive,
+    SamplingParams,
+    VersionSpan,
+)
+
+
+class PauseMode(StrEnum):
+    """What happens to requests in flight while weights change."""
+
+    RETRACT = "retract"
+    """Keep the tokens, drop keys and values, prefill again under the new version."""
+    IN_PLACE = "in_place"
+    """Keep tokens, keys and values, and go on; spans show the change of version."""
+
+
+class Generate(Message, kw_only=True):
+    """Sample a reply to a token row; answered with `Generated`."""
+
+    request_id: str
+    session_id: str
+    """Requests of one session share their prefix cache."""
+    token_ids: Bulk
+    """int32 [P], the whole prompt."""
+    sampling: SamplingParams
+    version_min: NonNegative = 0
+    """Refuse (GenerateRefused) when the engine serves an older version."""
+
+
+class Generated(Message, kw_only=True):
+    """N sampled tokens."""
+
+    request_id: str
+    token_ids: Bulk
+    """int32 [N], the stop token included."""
+    logprobs: Bulk
+    """float32 [N], nats, of the distribution that was sampled from."""
+    spans: tuple[VersionSpan, ...]
+    """Over [0, N) of the reply."""
+    finish_reason: FinishReason
+    cached_tokens: NonNegative
+    top_token_ids: Bulk | None = None
+    """int32 [N, K]"""
+    top_logprobs: Bulk | None = None
+    """float32 [N, K]"""
+    routes: Bulk | None = None
+
+
+class GenerateRefused(Message, kw_only=True):
+    """Nothing was sampled: the request itself is at fault, or the engine cannot serve it."""
+
+    request_id: str
+    reason: str
+
+
+class AbortRequests(Message, kw_only=True):
+    """Stop these requests; each is answered with what it has so far (finish reason abort)."""
+
+    request_ids: tuple[str, ...] = ()
+    session_ids: tuple[str, ...] = ()
+
+
+class ForgetSessions(Message, kw_only=True):
+    """These sessions are over: their cached prefixes may go first."""
+
+    session_ids: tuple[str, ...]
+
+
+class Score(Message, kw_only=True):
+    """Log-probs of given rows under the version being served; answered with `Scored`."""
+
+    rows: tuple[Bulk, ...]
+    """int32 [T] each"""
+    temperature: float = 1.0
+    use_cache: bool = False
+    """Read the prefix cache, as a generation would."""
+
+
+class Scored(Message, kw_only=True):
+    """Answer to `Score`."""
+
+    logprobs: tuple[Bulk, ...]
+    """float32 [T] each; position 0 has no prefix and is 0."""
+    version: NonNegative
+
+
+class TensorSpec(Struct, frozen=True, kw_only=True):
+    """One tensor of an epoch, by its Hugging Face name."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+
+
+class PrepareEpoch(Message, kw_only=True):
+    """An epoch begins: these tensors will come in `num_buckets` buckets. `EpochAnswer`."""
+
+    version: NonNegative
+    tensors: tuple[TensorSpec, ...]
+    num_buckets: Positive
+
+
+class WeightBucket(Message, kw_only=True):
+    """Some tensors of the epoch, whole. Kept apart from the serving weights. `EpochAnswer`."""
+
+    version: NonNegative
+    index: NonNegative
+    names: tuple[str, ...]
+    tensors: tuple[Bulk, ...]
+
+
+class ActivateEpoch(Message, kw_only=True):
+    """Everything has arrived: switch. Answered with `EpochConfirmed` or `EpochAnswer` (refused)."""
+
+    version: NonNegative
+    mode: PauseMode
+    digest: str
+    """xxh3-128 hex over names and bytes of every tensor, in the order of `PrepareEpoch`."""
+
+
+class AbortEpoch(Message, kw_only=True):
+    """Forget the staged tensors; the old version goes on serving. `EpochAnswer`."""
+
+    version: NonNegative
+    reason: str
+
+
+class EpochAnswer(Message, kw_only=True):
+    """Answer to PREPARE, MOVE and ABORT."""
+
+    version: NonNegative
+    ok: bool
+    reason: str = ""
+
+
+class EpochConfirmed(Message, kw_only=True):
+    """This engine serves `version`, whole."""
+
+    version: NonNegative
+    digest: str
+    pause_s: float
+    """How long no token was generated."""
+    num_in_flight: NonNegative
+
+
+EngineInbox: TypeAlias = (
+    Generate
+    | AbortRequests
+    | ForgetSessions
+    | Score
+    | PrepareEpoch
+    | WeightBucket
+    | ActivateEpoch
+    | AbortEpoch
+)

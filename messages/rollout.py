@@ -1,0 +1,114 @@
+"""What the rollout actor can be told."""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+from milepost.messages.shared import Message, NonNegative, Status
+
+
+class CreditsGranted(Message, kw_only=True):
+    """The buffer allows `samples_total` trajectories to have been issued since the run began.
+
+    A running total, so that a repeated or reordered grant changes nothing. The rollout actor
+    keeps issued - (dropped and to be replaced) <= samples_total.
+    """
+
+    samples_total: NonNegative
+
+
+class AgentReady(Message, kw_only=True):
+    """An agent host joined, or changed how many episodes it can run at once."""
+
+    agent: str
+    episodes_max: NonNegative
+
+
+class AgentLeft(Message, kw_only=True):
+    """An agent host leaves; its episodes still running are to be re-issued."""
+
+    agent: str
+    reason: str
+
+
+class EpisodeEnded(Message, kw_only=True):
+    """An agent finished one attempt of one episode."""
+
+    trajectory_id: str
+    attempt: NonNegative
+    status: Status
+    reward: float | None = None
+    """Set exactly when status is completed or truncated; finite."""
+    cause: str = ""
+    """Why, in words, when status is not completed."""
+    metrics: dict[str, float] = {}
+    info: dict[str, Any] = {}
+    num_turns: NonNegative = 0
+    seconds: float = 0.0
+
+
+class TrajectoryLost(Message, kw_only=True):
+    """A session cannot deliver a trajectory; its prompt is to be re-issued or dropped."""
+
+    trajectory_id: str
+    attempt: NonNegative
+    cause: str
+
+
+class GroupStored(Message, kw_only=True):
+    """The buffer holds the whole group."""
+
+    group_id: str
+    num_tokens: NonNegative
+
+
+class GroupDropped(Message, kw_only=True):
+    """The buffer will not hand this group to the trainer."""
+
+    group_id: str
+    reason: str
+    retry: bool
+    """True: issue the prompt again as a new group."""
+
+
+class GroupsTrained(Message, kw_only=True):
+    """These groups were in the batch of `step` and will never be issued again."""
+
+    group_ids: tuple[str, ...]
+    step: NonNegative
+    version: NonNegative
+
+
+class EvaluationFinished(Message, kw_only=True):
+    """The evaluation of `version` is over; a rollout that waited for it may start."""
+
+    version: NonNegative
+
+
+class LedgerRequested(Message, kw_only=True):
+    """Asks for the ledger's balance; answered with `LedgerReport`."""
+
+
+class LedgerReport(Message, kw_only=True):
+    """issued = trained + dropped + in flight, in groups, with names of what is in flight."""
+
+    issued: NonNegative
+    trained: NonNegative
+    dropped: dict[str, int]
+    in_flight: list[dict[str, Any]]
+    """Each: group_id, owner (actor), state, since_s, trajectories still missing."""
+    balanced: bool
+
+
+RolloutInbox: TypeAlias = (
+    CreditsGranted
+    | AgentReady
+    | AgentLeft
+    | EpisodeEnded
+    | TrajectoryLost
+    | GroupStored
+    | GroupDropped
+    | GroupsTrained
+    | EvaluationFinished
+    | LedgerRequested
+)

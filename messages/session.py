@@ -1,0 +1,126 @@
+"""What a session actor can be asked and told."""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+from msgspec import Struct
+
+from milepost.messages.shared import (
+    ChatMessage,
+    EpisodeLimits,
+    FinishReason,
+    Message,
+    NonNegative,
+    Positive,
+    Prompt,
+    Purpose,
+    SamplingParams,
+    Status,
+    Usage,
+)
+
+
+class SessionSpec(Struct, frozen=True, kw_only=True):
+    """One session to open. The session id is the trajectory id."""
+
+    trajectory_id: str
+    group_id: str
+    prompt_id: str
+    attempt: NonNegative
+    group_size: Positive
+    sampling: SamplingParams
+    limits: EpisodeLimits
+    purpose: Purpose
+    deliver_to: str
+    """Actor that gets `TrajectoryFinished`: the buffer, or the evaluator."""
+
+
+class OpenSessions(Message, kw_only=True):
+    """Open these sessions; answered with `SessionsOpened` when all exist."""
+
+    sessions: tuple[SessionSpec, ...]
+
+
+class SessionsOpened(Message, kw_only=True):
+    """Answer to `OpenSessions`."""
+
+    addresses: tuple[str, ...] = ()
+    """HTTP base URL of each session in order; empty when the HTTP door is closed."""
+
+
+class ChatTurn(Message, kw_only=True):
+    """The whole history so far plus what is new; answered with `ChatReply` or `ChatRefused`."""
+
+    trajectory_id: str
+    messages: list[ChatMessage]
+    tools: list[dict[str, Any]] = []
+    tokens_max: Positive | None = None
+    """Lower bound than the session's own for this reply."""
+
+
+class ChatReply(Message, kw_only=True):
+    """The assistant's message and how it ended."""
+
+    message: ChatMessage
+    finish_reason: FinishReason
+    usage: Usage
+    versions: tuple[NonNegative, ...]
+    """Weight versions that generated this reply, in order."""
+
+
+class ChatRefused(Message, kw_only=True):
+    """The turn was not generated and changed nothing."""
+
+    kind: str
+    """`unknown_session`, `bad_request`, `not_append_only`, `truncated`, `limit`, `closed`, `engine`."""
+    reason: str
+
+
+class FinishTrajectory(Message, kw_only=True):
+    """The verdict: assemble the row and deliver it. Answered by `TrajectorySent`."""
+
+    trajectory_id: str
+    attempt: NonNegative
+    status: Status
+    reward: float
+    metrics: dict[str, float] = {}
+
+
+class TrajectorySent(Message, kw_only=True):
+    """The destination has acknowledged the trajectory."""
+
+    trajectory_id: str
+    num_tokens: NonNegative
+    num_sampled_tokens: NonNegative
+
+
+class AbandonTrajectory(Message, kw_only=True):
+    """Stop generation of this session at once and forget it."""
+
+    trajectory_id: str
+    attempt: NonNegative
+    reason: str
+
+
+class ImportConversations(Message, kw_only=True):
+    """Recorded conversations to render as rows for supervised training.
+
+    Each prompt's messages are a whole conversation; assistant text gets mask 1. The rows are
+    delivered as `TrajectoryFinished` to `deliver_to`, one group of one for each prompt.
+    """
+
+    prompts: tuple[Prompt, ...]
+    group_ids: tuple[str, ...]
+    deliver_to: str
+
+
+class ConversationsImported(Message, kw_only=True):
+    """Answer to `ImportConversations`: every row was acknowledged by its destination."""
+
+    num_tokens: NonNegative
+
+
+SessionInbox: TypeAlias = (
+    OpenSessions | ChatTurn | FinishTrajectory | AbandonTrajectory | ImportConversations
+)

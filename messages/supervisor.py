@@ -1,0 +1,147 @@
+"""What an actor tells the supervisor, and what the supervisor orders."""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+from milepost.messages.shared import Message, NonNegative
+
+
+class Hello(Message, kw_only=True):
+    """First word of a child: who it is and what it speaks. Answered with `Welcome` or `Refused`."""
+
+    actor: str
+    incarnation: NonNegative
+    pid: NonNegative
+    schema: str
+    """Fingerprint of every message type; two commits do not mix."""
+
+
+class Welcome(Message, kw_only=True):
+    """The supervisor knows this child."""
+
+
+class Refused(Message, kw_only=True):
+    """The supervisor will not have this child, or the request cannot be served."""
+
+    reason: str
+
+
+class Ready(Message, kw_only=True):
+    """The child can work."""
+
+    actor: str
+    facts: dict[str, Any] = {}
+    """What it found out while starting (model, vocabulary, parameters, versions)."""
+
+
+class Begin(Message, kw_only=True):
+    """Every actor of the run is ready: start working."""
+
+
+class Heartbeat(Message, kw_only=True):
+    """Once a second, from the loop that does the work."""
+
+    actor: str
+    state: str
+    working_on: str
+    """What the worker does or waits for, in words, with since-when and deadline inside."""
+    progress: NonNegative
+    """Grows whenever the worker got something done."""
+    statistics: dict[str, Any]
+    """Mailbox, links, loop delay, memory, and the actor's own numbers."""
+
+
+class StepRecorded(Message, kw_only=True):
+    """One line of metrics.jsonl."""
+
+    source: str
+    step: NonNegative
+    metrics: dict[str, float]
+
+
+class EventReported(Message, kw_only=True):
+    """Something a person should be able to read later (an evaluation, a retry, a refusal)."""
+
+    source: str
+    kind: str
+    text: str
+    values: dict[str, Any] = {}
+
+
+class WorkFinished(Message, kw_only=True):
+    """This actor has done all that the run asked of it. The run ends when all such have."""
+
+    actor: str
+    summary: dict[str, Any] = {}
+
+
+class GuardTripped(Message, kw_only=True):
+    """The run must stop: training goes wrong in a way that will not heal."""
+
+    actor: str
+    guard: str
+    reason: str
+
+
+class Drain(Message, kw_only=True):
+    """Finish or hand over what is in flight, save, then answer with `Drained`."""
+
+    deadline_s: float
+    save: bool = True
+
+
+class Drained(Message, kw_only=True):
+    """Nothing of this actor's is in flight any more."""
+
+    actor: str
+
+
+class PeerRestarted(Message, kw_only=True):
+    """The supervisor restarted this actor; what was in its memory is gone."""
+
+    actor: str
+    incarnation: NonNegative
+
+
+class SnapshotRequested(Message, kw_only=True):
+    """Asks for the state of the run; answered with `Snapshot`."""
+
+
+class Snapshot(Message, kw_only=True):
+    """The run as the supervisor sees it."""
+
+    run: dict[str, Any]
+    actors: list[dict[str, Any]]
+    last_metrics: dict[str, float]
+    events: list[dict[str, Any]]
+
+
+class StopRun(Message, kw_only=True):
+    """Ends the run."""
+
+    reason: str
+    at_once: bool = False
+
+
+class StacksRequested(Message, kw_only=True):
+    """Asks an actor for the Python stacks of all its threads; answered with `Stacks`."""
+
+
+class Stacks(Message, kw_only=True):
+    """Answer to `StacksRequested`."""
+
+    text: str
+
+
+SupervisorInbox: TypeAlias = (
+    Hello
+    | Ready
+    | Heartbeat
+    | StepRecorded
+    | EventReported
+    | WorkFinished
+    | GuardTripped
+    | SnapshotRequested
+    | StopRun
+)

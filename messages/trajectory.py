@@ -1,0 +1,84 @@
+"""A finished trajectory: its token row, what proves where each token came from, its reward."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Any
+
+from msgspec import Struct
+
+from milepost.messages.bulk import Bulk
+from milepost.messages.shared import (
+    FinishReason,
+    NonNegative,
+    Positive,
+    SamplingParams,
+    Status,
+    VersionSpan,
+)
+
+
+class Provenance(IntEnum):
+    """Who produced a token. Only `SAMPLED` tokens carry loss."""
+
+    TEMPLATE = 0
+    INPUT = 1
+    """System and user text."""
+    TOOL = 2
+    SAMPLED = 3
+    RECORDED = 4
+    """Assistant text of an imported conversation (supervised training)."""
+
+
+class TurnBoundary(Struct, frozen=True, kw_only=True):
+    """One generation inside the row: prompt is [0, prompt_end), reply is [prompt_end, end)."""
+
+    prompt_end: NonNegative
+    end: NonNegative
+    finish_reason: FinishReason
+    prefix_hash: str
+    """xxh3-128 hex of the little-endian int32 token ids [0, end)."""
+    engine: str
+    """Name of the engine that generated it."""
+
+
+class Certificate(Struct, frozen=True, kw_only=True):
+    """What the trainer's door re-derives before it lets a trajectory in (contracts C1 to C4)."""
+
+    tokenizer_hash: str
+    template_hash: str
+    family: str
+    sampling: SamplingParams
+    canonical_mismatch: str | None = None
+    """First difference between the row and a canonical re-rendering; a diagnostic, not a verdict."""
+
+
+class Trajectory(Struct, frozen=True, kw_only=True):
+    """One trajectory, T tokens long. Arrays are row-major, little-endian."""
+
+    trajectory_id: str
+    group_id: str
+    prompt_id: str
+    status: Status
+    reward: float
+    token_ids: Bulk
+    """int32 [T]"""
+    loss_mask: Bulk
+    """uint8 [T], 1 exactly where a token is trained."""
+    logprobs: Bulk
+    """float32 [T], nats; 0 where a token was not sampled."""
+    provenance: Bulk
+    """uint8 [T] of `Provenance`."""
+    spans: tuple[VersionSpan, ...]
+    """Ordered, disjoint; together they cover every sampled token of the row."""
+    turns: tuple[TurnBoundary, ...]
+    certificate: Certificate
+    routes: Bulk | None = None
+    """uint8 or int16 [T - 1, layers, experts per token], when routes are replayed."""
+    group_rewards: tuple[float, ...] = ()
+    """Rewards of all members of the group; the buffer fills it in when the group is complete."""
+    group_size: Positive = 1
+    num_sampled_tokens: NonNegative = 0
+    metrics: dict[str, float] = {}
+    """Numbers the agent reported (`solved`, `turns`, ...)."""
+    metadata: dict[str, Any] = {}
