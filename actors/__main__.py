@@ -1,0 +1,93 @@
+"""Entry of every child process: `python -P -m milepost.actors --spec FILE`."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import faulthandler
+import gc
+import os
+import signal
+import sys
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+import uvloop
+
+from milepost.actors.context import ActorContext
+from milepost.actors.lifeline import tie_to_parent
+from milepost.configs.spec import ActorSpec
+from milepost.messages.bus import Bus, BusLimits
+from milepost.messages.schema import fingerprint
+from milepost.messages.supervisor import Hello, Refused
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+ENTRIES: Final[dict[str, str]] = {
+    "rollout": "milepost.actors.rollout.run",
+    "agent": "milepost.actors.agent.run",
+    "session": "milepost.actors.session.run",
+    "engine": "milepost.actors.engine.run",
+    "buffer": "milepost.actors.buffer.run",
+    "trainer": "milepost.actors.trainer.run",
+    "publisher": "milepost.actors.publisher.run",
+    "evaluator": "milepost.actors.evaluator.run",
+}
+"""Kind of actor -> module with `async def run(context)`; other kinds are the user's own."""
+CUSTOM_ENTRY: Final = "milepost.actors.custom"
+CLOSE_S: Final = 2.0
+
+
+def main() -> int:
+    """Run one actor until it is stopped; the exit code is 0 only then."""
+    tie_to_parent()
+    faulthandler.enable()
+    faulthandler.register(signal.SIGUSR1, all_threads=True)
+    parser = argparse.ArgumentParser(prog="python -m milepost.actors")
+    parser.add_argument("--spec", type=Path, required=True)
+    spec = msgspec.json.decode(parser.parse_args().spec.read_bytes(), type=ActorSpec)
+    uvloop.run(_live(spec))
+    return 0
+
+
+async def _live(spec: ActorSpec) -> None:
+    bus = await Bus.open(
+        name=spec.actor,
+        incarnation=spec.incarnation,
+        run_id=spec.run_id,
+        addresses=spec.addresses,
+        limits=BusLimits(**msgspec.structs.asdict(spec.topology.system.bus)),
+        secret_key=spec.secret_key,
+    )
+    context = ActorContext(spec, bus)
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, context.stopping.set)
+    # Ctrl-C in a terminal reaches the whole foreground group; only the supervisor decides.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        await _greet(spec, bus)
+        run: Callable[[ActorContext], Awaitable[None]] = import_module(
+            ENTRIES.get(spec.kind, CUSTOM_ENTRY)
+        ).run
+        # What start-up made stays for good: keep the collector from walking it again.
+        gc.collect()
+        gc.freeze()
+        await run(context)
+    finally:
+        await bus.close(deadline_s=CLOSE_S)
+
+
+async def _greet(spec: ActorSpec, bus: Bus) -> None:
+    hello = Hello(
+        actor=spec.actor, incarnation=spec.incarnation, pid=os.getpid(), schema=fingerprint()
+    )
+    deadline_s = spec.topology.system.timeouts.hello_s
+    answer = (await bus.ask("supervisor", hello, deadline_s=deadline_s)).message
+    if isinstance(answer, Refused):
+        raise RuntimeError(f"supervisor refused {spec.actor}: {answer.reason}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,280 @@
+"""The thin half of every actor: turns I/O into events for a pure core, and effects into I/O.
+
+A core's `handle` is synchronous and never re-entered: messages, answers, timers and results of
+long work reach it one after the other on the event loop. Long work (`Work`) runs beside it, and
+comes back as an event, so a handler always finishes and its assertions hold throughout.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING
+
+from milepost.actors.effects import (
+    Answered,
+    Ask,
+    Core,
+    Effect,
+    Event,
+    Fail,
+    Received,
+    Reply,
+    Request,
+    Tell,
+    Unanswered,
+    Wake,
+    Woken,
+    Work,
+    WorkDone,
+)
+from milepost.actors.stacks import all_stacks
+from milepost.actors.vitals import Vitals
+from milepost.messages.bus import Unanswered as NoAnswer
+from milepost.messages.bus import Undelivered
+from milepost.messages.supervisor import (
+    Begin,
+    Heartbeat,
+    Ready,
+    Stacks,
+    StacksRequested,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from milepost.actors.context import ActorContext
+    from milepost.messages.bus import Incoming
+    from milepost.messages.shared import Message
+
+HEARTBEAT_S = 1.0
+
+
+class ActorFailed(RuntimeError):
+    """The actor cannot go on; the text is its last word."""
+
+
+class Shell:
+    """Runs one core over one bus until it is told to stop or fails.
+
+    Args:
+        context: who this actor is.
+        core: its pure half.
+        perform: carries out `Work` effects; its result, or the text of its exception, comes
+            back to the core as `WorkDone`.
+    """
+
+    def __init__(
+        self,
+        context: ActorContext,
+        core: Core,
+        perform: Callable[[Work], Awaitable[object]] | None,
+    ) -> None:
+        self._context = context
+        self._bus = context.bus
+        self._core = core
+        self._perform = perform
+        self._timeouts = context.topology.system.timeouts
+        self._loop = asyncio.get_running_loop()
+        self._ended: asyncio.Future[None] = self._loop.create_future()
+        self._requests: dict[Request, Incoming] = {}
+        self._timers: dict[str, asyncio.TimerHandle] = {}
+        self._works: dict[str, asyncio.Task[None]] = {}
+        self._waiting: list[Incoming] = []
+        self._begun = False
+        self._cause = 0
+        self._num_events = 0
+        self._vitals = Vitals()
+
+    async def run(self, facts: dict[str, object]) -> None:
+        """Say READY, wait for BEGIN, then serve until `stop`.
+
+        Raises:
+            ActorFailed: a `Fail` effect, or an exception inside the core.
+        """
+        ready = Ready(actor=self._context.name, facts=facts)
+        await self._bus.tell("supervisor", ready, deadline_s=self._timeouts.tell_s)
+        tasks = [
+            asyncio.create_task(self._receive(), name="receive"),
+            asyncio.create_task(self._beat(), name="heartbeat"),
+        ]
+        for task in tasks:
+            task.add_done_callback(self._task_ended)
+        try:
+            await self._ended
+        finally:
+            for handle in self._timers.values():
+                handle.cancel()
+            for task in (*tasks, *self._works.values()):
+                task.cancel()
+            await asyncio.gather(*tasks, *self._works.values(), return_exceptions=True)
+
+    def stop(self) -> None:
+        """End `run` without an error."""
+        if not self._ended.done():
+            self._ended.set_result(None)
+
+    def feed(self, event: Event) -> None:
+        """Hand the core one event, from the event loop's own thread."""
+        self._handle(event)
+
+    # ---- I/O to events -------------------------------------------------------------------
+
+    async def _receive(self) -> None:
+        while True:
+            incoming = await self._bus.receive()
+            match incoming.message:
+                case Begin():
+                    self._begin()
+                case StacksRequested():
+                    self._bus.reply(incoming, Stacks(text=all_stacks()))
+                case _ if self._begun:
+                    self._deliver(incoming)
+                case _:
+                    # A peer began before us; what it says waits until we begin.
+                    self._waiting.append(incoming)
+
+    def _begin(self) -> None:
+        if self._begun:
+            return
+        self._begun = True
+        self._guarded(lambda now_s: self._core.start(now_s))
+        waiting, self._waiting = self._waiting, []
+        for incoming in waiting:
+            self._deliver(incoming)
+
+    def _deliver(self, incoming: Incoming) -> None:
+        request = None
+        if incoming.wants_reply:
+            request = Request(incoming.source, incoming.message_id)
+            self._requests[request] = incoming
+        self._cause = incoming.message_id
+        self._handle(Received(incoming.source, incoming.message, request))
+        self._cause = 0
+
+    def _handle(self, event: Event) -> None:
+        if not self._ended.done():
+            self._guarded(lambda now_s: self._core.handle(event, now_s))
+
+    def _guarded(self, decide: Callable[[float], list[Effect]]) -> None:
+        self._num_events += 1
+        try:
+            for effect in decide(time.monotonic()):
+                self._carry_out(effect)
+        except Exception as error:  # noqa: BLE001 - the one place where an actor's failure ends it
+            self._fail(error)
+
+    def _fail(self, error: BaseException) -> None:
+        if not self._ended.done():
+            self._ended.set_exception(error)
+
+    def _task_ended(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._fail(error)
+
+    # ---- effects to I/O ------------------------------------------------------------------
+
+    def _carry_out(self, effect: Effect) -> None:
+        match effect:
+            case Tell():
+                self._tell(effect)
+            case Ask():
+                self._ask(effect)
+            case Reply():
+                incoming = self._requests.pop(effect.request, None)
+                if incoming is not None:
+                    self._bus.reply(incoming, effect.message)
+            case Wake():
+                self._wake(effect)
+            case Fail():
+                raise ActorFailed(effect.reason)
+            case _:
+                self._work(effect)
+
+    def _tell(self, effect: Tell) -> None:
+        deadline_s = effect.deadline_s or self._timeouts.tell_s
+        sent = self._bus.tell(effect.to, effect.message, deadline_s=deadline_s, cause=self._cause)
+
+        def told(done: asyncio.Future[None]) -> None:
+            if not done.cancelled() and (error := done.exception()) is not None:
+                self._undelivered(effect.key, effect.to, error)
+
+        sent.add_done_callback(told)
+
+    def _ask(self, effect: Ask) -> None:
+        deadline_s = effect.deadline_s or self._timeouts.ask_s
+        answer = self._bus.ask(effect.to, effect.message, deadline_s=deadline_s, cause=self._cause)
+
+        def answered(done: asyncio.Future[Incoming]) -> None:
+            if done.cancelled():
+                return
+            if (error := done.exception()) is not None:
+                self._undelivered(effect.key, effect.to, error)
+                return
+            incoming = done.result()
+            self._handle(Answered(effect.key, incoming.source, incoming.message))
+
+        answer.add_done_callback(answered)
+
+    def _undelivered(self, key: str, to: str, error: BaseException) -> None:
+        if isinstance(error, NoAnswer | Undelivered):
+            self._handle(Unanswered(key, to, str(error)))
+        else:
+            self._fail(error)
+
+    def _wake(self, effect: Wake) -> None:
+        if (old := self._timers.pop(effect.key, None)) is not None:
+            old.cancel()
+
+        def woken() -> None:
+            del self._timers[effect.key]
+            self._handle(Woken(effect.key))
+
+        delay_s = max(0.0, effect.at_s - time.monotonic())
+        self._timers[effect.key] = self._loop.call_later(delay_s, woken)
+
+    def _work(self, work: Work) -> None:
+        assert self._perform is not None, f"{self._context.name} has no hands for {work}"
+        assert work.key not in self._works, f"work {work.key} is already being done"
+        perform = self._perform
+
+        async def do() -> None:
+            try:
+                done = WorkDone(work.key, await perform(work))
+            except Exception as error:  # noqa: BLE001 - the core decides what a failure means
+                done = WorkDone(work.key, None, f"{type(error).__name__}: {error}")
+            del self._works[work.key]
+            self._handle(done)
+
+        self._works[work.key] = self._loop.create_task(do(), name=work.key)
+
+    # ---- heartbeat -----------------------------------------------------------------------
+
+    async def _beat(self) -> None:
+        while True:
+            sent = self._bus.tell(
+                "supervisor", self._heartbeat(), deadline_s=self._timeouts.heartbeat_s
+            )
+            sent.add_done_callback(_ignore_undelivered)
+            await asyncio.sleep(HEARTBEAT_S)
+
+    def _heartbeat(self) -> Message:
+        return Heartbeat(
+            actor=self._context.name,
+            state="running" if self._begun else "ready",
+            working_on=self._core.working_on() if self._begun else "waits for begin",
+            progress=self._num_events,
+            statistics={
+                **self._vitals.read(),
+                "bus": self._bus.statistics().to_dict(),
+                "open_requests": len(self._requests),
+                "works": sorted(self._works),
+                **self._core.statistics(),
+            },
+        )
+
+
+def _ignore_undelivered(sent: asyncio.Future[None]) -> None:
+    # The supervisor judges silence by itself; a beat that was not taken is not news to anyone.
+    if not sent.cancelled():
+        sent.exception()
