@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, TypeAlias
+from typing import Annotated, TypeAlias, dataclass_transform
 
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, field
 
 Positive: TypeAlias = Annotated[int, Meta(ge=1)]
 NonNegative: TypeAlias = Annotated[int, Meta(ge=0)]
@@ -13,5 +13,6 @@ NonNegativeFloat: TypeAlias = Annotated[float, Meta(ge=0)]
 Fraction: TypeAlias = Annotated[float, Meta(ge=0, le=1)]
 
 
+@dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(field,))
 class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Base of every table of a topology file. A field's type carries its range."""

@@ -84,7 +84,7 @@ class AlgorithmConfig(Config, kw_only=True):
     dual_clip: NonNegativeFloat = 0.0
     """0 is off; else c > 1 of dual-clip PPO for negative advantages."""
     correction: Literal["none", "tis", "clip_or_pop"] = "tis"
-    """What corrects trainer/engine and version mismatch: truncated importance sampling, or IcePop."""
+    """What corrects trainer, engine and version mismatch: truncated importance sampling, IcePop."""
     correction_low: NonNegativeFloat = 0.0
     correction_high: PositiveFloat = 2.0
     aggregation: Literal["per_token", "per_sample"] = "per_token"
@@ -117,4 +117,4 @@ class GuardConfig(Config, kw_only=True):
     batches_without_spread_max: NonNegative = 5
     """Stop after this many batches in a row in which no group had any reward spread; 0 is off."""
     logprob_difference_max: NonNegativeFloat = 0.0
-    """Stop when the mean |trainer - engine| log-prob of same-version tokens exceeds it; 0 is off."""
+    """Stop when the mean |trainer - engine| log-prob of same-version tokens is above; 0 is off."""

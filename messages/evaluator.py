@@ -1,4 +1,4 @@
-"""What the evaluator can be told, besides `VersionPublished`, `EpisodeEnded`, `TrajectoryFinished`."""
+"""What the evaluator can be told; also `VersionPublished`, `EpisodeEnded`, `TrajectoryFinished`."""
 
 from __future__ import annotations
 

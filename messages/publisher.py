@@ -55,6 +55,4 @@ class EngineReady(Message, kw_only=True):
     engine: str
 
 
-PublisherInbox: TypeAlias = (
-    VersionReady | BucketReady | HoldVersion | ReleaseVersion | EngineReady
-)
+PublisherInbox: TypeAlias = VersionReady | BucketReady | HoldVersion | ReleaseVersion | EngineReady

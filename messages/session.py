@@ -73,7 +73,7 @@ class ChatRefused(Message, kw_only=True):
     """The turn was not generated and changed nothing."""
 
     kind: str
-    """`unknown_session`, `bad_request`, `not_append_only`, `truncated`, `limit`, `closed`, `engine`."""
+    """unknown_session, bad_request, not_append_only, truncated, limit, closed, or engine."""
     reason: str
 
 

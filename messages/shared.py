@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, Any, TypeAlias, dataclass_transform
 
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, field
 
 NonNegative: TypeAlias = Annotated[int, Meta(ge=0)]
 Positive: TypeAlias = Annotated[int, Meta(ge=1)]
@@ -14,6 +14,7 @@ ChatMessage: TypeAlias = dict[str, Any]
 """One chat message in the OpenAI shape (role, content, tool_calls, ...), JSON values only."""
 
 
+@dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(field,))
 class Message(Struct, frozen=True, kw_only=True):
     """Base of everything that travels. A subclass's name is its type on the wire."""
 

@@ -50,7 +50,7 @@ class Certificate(Struct, frozen=True, kw_only=True):
     family: str
     sampling: SamplingParams
     canonical_mismatch: str | None = None
-    """First difference between the row and a canonical re-rendering; a diagnostic, not a verdict."""
+    """First difference between the row and a canonical re-rendering; a diagnostic, no verdict."""
 
 
 class Trajectory(Struct, frozen=True, kw_only=True):

@@ -1,0 +1,76 @@
+# A bare machine needs only Python 3.11 or newer and make. Every target makes .venv by itself.
+#
+#   make quickstart    train a tool-using agent, every actor a process of its own
+#   make test          the whole suite          make test-fast   pure and wire tests
+#   make lint          style, types, layers     make format      rewrite the style
+#   make sim SEED=7    replay one simulation    make bench       ratios against rivals and floors
+#   make coverage      which lines ran          make clean       remove .venv and caches
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+SEED ?= 0
+
+# Installing again is needed only when what is installed changes: the part of pyproject.toml above
+# its line of tools, and the pins. The stamp carries their checksum in its name.
+KEY := $(shell sed '/^\# ---- tools/q' pyproject.toml | cat - constraints/cpu.txt | cksum | cut -d' ' -f1)
+BASE := $(VENV)/.base-$(KEY)
+DEV := $(VENV)/.dev-$(KEY)
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints/cpu.txt
+
+.PHONY: quickstart test test-fast lint format bench sim coverage docs wheel install clean
+.DEFAULT_GOAL := quickstart
+
+quickstart: $(BASE)
+	$(BIN)/milepost quickstart
+
+test: $(DEV)
+	$(BIN)/pytest
+
+test-fast: $(DEV)
+	$(BIN)/pytest tests/test_*.py tests/unit tests/wire
+
+lint: $(DEV)
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/codespell
+	$(BIN)/lint-imports --no-logo
+	$(BIN)/mypy
+	$(BIN)/mypy tests
+
+format: $(DEV)
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+
+bench: $(DEV)
+	$(BIN)/pytest tests/bench -s -p no:faulthandler
+
+sim: $(DEV)
+	$(BIN)/pytest tests/sim -s --sim-seed $(SEED)
+
+coverage: $(DEV)
+	$(BIN)/pytest tests/unit tests/wire tests/sim --cov --cov-report=term
+
+wheel: $(DEV)
+	$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir build/wheel .
+	$(BIN)/check-wheel-contents build/wheel
+
+install: $(DEV)
+
+$(BASE): | $(VENV)/bin/python
+	@echo "installing milepost and what it stands on into $(VENV) (a few minutes the first time)"
+	$(PIP) --editable .
+	@rm -f $(VENV)/.base-* && touch $@
+
+$(DEV): $(BASE)
+	@echo "installing the tools of the developers into $(VENV)"
+	$(PIP) --editable '.[dev]'
+	@rm -f $(VENV)/.dev-* && touch $@
+
+$(VENV)/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "error: $(PYTHON) is missing or older than 3.11; name a newer one: make PYTHON=python3.12"; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+
+clean:
+	rm -rf $(VENV) build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
