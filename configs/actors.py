@@ -96,6 +96,10 @@ class BufferConfig(Config, kw_only=True):
     """`module:function(rewards) -> reason or ''`; `zero_spread` is built in."""
     unused: Literal["drop", "retry"] = "drop"
     journal: bool = True
+    """Keep complete groups on disk until a checkpoint covers them."""
+    journal_bytes_max: Positive = 4 << 30
+    """Over it, the oldest groups that were trained already are forgotten before a checkpoint covers
+    them; a resume issues those again."""
     restart: RestartConfig = RestartConfig()
 
 
@@ -155,6 +159,8 @@ class EvaluatorConfig(Config, kw_only=True):
     """Evaluate greedily, too."""
     sampled: bool = True
     deadline_s: PositiveFloat = 600.0
+    episodes_in_flight_max: Positive = 64
+    """Held-out episodes run at once, beside those of the rollout actor."""
     transcripts: NonNegative = 2
     """Conversations kept for people to read."""
     restart: RestartConfig = RestartConfig()

@@ -57,6 +57,9 @@ class DataConfig(Config, kw_only=True):
 
     prompts: str
     """`FILE.jsonl[@[a:b]]`, or `module:function(split, seed, options)` yielding prompts."""
+    held_out_prompts: str = ""
+    """Where the evaluator's prompts come from, in the same two forms. Empty: `prompts` with split
+    `held_out`, which only a function can serve."""
     options: dict[str, Any] = {}
     """Passed to the function (and to the agent) unread."""
     reward: str = ""

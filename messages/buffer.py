@@ -31,6 +31,12 @@ class GroupAbandoned(Message, kw_only=True):
     reason: str
 
 
+class IssueEnded(Message, kw_only=True):
+    """The rollout actor will issue no further group: a batch that cannot be filled never will."""
+
+    reason: str
+
+
 class TrajectoryFinished(Message, kw_only=True):
     """One trajectory, from a session."""
 
@@ -113,6 +119,7 @@ BufferInbox: TypeAlias = (
     GroupOpened
     | GroupResized
     | GroupAbandoned
+    | IssueEnded
     | TrajectoryFinished
     | TrajectoriesFinished
     | BatchRequested

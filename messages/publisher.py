@@ -19,6 +19,10 @@ class VersionReady(Message, kw_only=True):
     """As in `ActivateEpoch`."""
     final: bool = False
     """No further version will come."""
+    probe_rows: tuple[Bulk, ...] = ()
+    """int32 [T] each: short token rows for the canary, scored by the trainer while it exported."""
+    probe_logprobs: tuple[Bulk, ...] = ()
+    """float32 [T] each, at temperature 1 under exactly these weights; position 0 is 0."""
 
 
 class BucketReady(Message, kw_only=True):

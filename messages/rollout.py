@@ -43,6 +43,7 @@ class EpisodeEnded(Message, kw_only=True):
     """Why, in words, when status is not completed."""
     metrics: dict[str, float] = {}
     info: dict[str, Any] = {}
+    """JSON values; `messages` is the conversation as the agent saw it (kept for transcripts)."""
     num_turns: NonNegative = 0
     seconds: float = 0.0
 
@@ -62,13 +63,42 @@ class GroupStored(Message, kw_only=True):
     num_tokens: NonNegative
 
 
+class GroupsStored(Message, kw_only=True):
+    """The buffer holds these groups, whole (imported conversations come by the hundred)."""
+
+    group_ids: tuple[str, ...]
+
+
 class GroupDropped(Message, kw_only=True):
-    """The buffer will not hand this group to the trainer."""
+    """The buffer will not hand this group to the trainer, or the trainer's door refused it."""
 
     group_id: str
     reason: str
     retry: bool
     """True: issue the prompt again as a new group."""
+    consumed: bool = False
+    """True: it was in a batch already, so its credit is spent and does not come back."""
+
+
+class StoreRecovered(Message, kw_only=True):
+    """The buffer (re)started: what it holds. Nothing is issued before it came.
+
+    The rollout actor settles its ledger by it: groups named here are stored or trained, and
+    whatever else it believed to be in the buffer is lost there and is issued again.
+    """
+
+    stored: tuple[str, ...]
+    """Groups held whole, in order."""
+    trained: tuple[str, ...]
+    """Groups trained since the checkpoint before the last one."""
+    groups_spent: NonNegative
+    """Groups trained, or refused at the trainer's door, since the run began."""
+
+
+class EpisodesAlive(Message, kw_only=True):
+    """These episodes made progress since the last such word; their leases are renewed."""
+
+    trajectory_ids: tuple[str, ...]
 
 
 class GroupsTrained(Message, kw_only=True):
@@ -106,8 +136,11 @@ RolloutInbox: TypeAlias = (
     | AgentLeft
     | EpisodeEnded
     | TrajectoryLost
+    | EpisodesAlive
     | GroupStored
+    | GroupsStored
     | GroupDropped
+    | StoreRecovered
     | GroupsTrained
     | EvaluationFinished
     | LedgerRequested
