@@ -69,7 +69,14 @@ class WorkDone:
     """Set when it failed; then `result` is None."""
 
 
-Event: TypeAlias = Received | Answered | Unanswered | Woken | WorkDone
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """The receiver has taken our `Tell` with this key, which was sent with `confirm`."""
+
+    key: str
+
+
+Event: TypeAlias = Received | Answered | Unanswered | Taken | Woken | WorkDone
 
 # ---- effects: what a core orders ---------------------------------------------------------
 
@@ -83,6 +90,8 @@ class Tell:
     key: str = ""
     deadline_s: float | None = None
     """None: `system.timeouts.tell_s`."""
+    confirm: bool = False
+    """True: `Taken(key)` comes once the receiver has taken it. Needs a key."""
 
 
 @dataclass(frozen=True, slots=True)
