@@ -34,7 +34,7 @@ def to_bulk(array: NDArray[Any], dtype: str | None = None) -> Bulk:
 
 def from_bulk(bulk: Bulk) -> NDArray[Any]:
     """A read-only view of the buffer with the bulk's dtype and shape; bfloat16 comes as uint16."""
-    dtype = _STORAGE.get(bulk.dtype, np.dtype(bulk.dtype))
+    dtype = _STORAGE[bulk.dtype] if bulk.dtype in _STORAGE else np.dtype(bulk.dtype)
     array = np.frombuffer(bulk.data, dtype=dtype).reshape(bulk.shape)
     array.flags.writeable = False
     return array

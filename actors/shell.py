@@ -21,6 +21,7 @@ from milepost.actors.effects import (
     Received,
     Reply,
     Request,
+    Taken,
     Tell,
     Unanswered,
     Wake,
@@ -138,7 +139,7 @@ class Shell:
         if self._begun:
             return
         self._begun = True
-        self._guarded(lambda now_s: self._core.start(now_s))
+        self._guarded(self._core.start)
         waiting, self._waiting = self._waiting, []
         for incoming in waiting:
             self._deliver(incoming)
@@ -196,8 +197,12 @@ class Shell:
         sent = self._bus.tell(effect.to, effect.message, deadline_s=deadline_s, cause=self._cause)
 
         def told(done: asyncio.Future[None]) -> None:
-            if not done.cancelled() and (error := done.exception()) is not None:
+            if done.cancelled():
+                return
+            if (error := done.exception()) is not None:
                 self._undelivered(effect.key, effect.to, error)
+            elif effect.confirm:
+                self._handle(Taken(effect.key))
 
         sent.add_done_callback(told)
 
