@@ -60,7 +60,11 @@ class SessionConfig(Config, kw_only=True):
     matcher: str = "strict"
     sessions_max: Positive = 8192
     render_workers: NonNegative = 1
-    """Threads that render, tokenize, hash and assemble."""
+    """Threads that render, tokenize, hash and assemble; 0 does it on the event loop."""
+    template_options: dict[str, Any] = {}
+    """Variables of the chat template (`enable_thinking`, ...), the same for every conversation."""
+    engine_patience_s: PositiveFloat = 60.0
+    """How long a turn is tried again while engines die, restart or cannot serve."""
     restart: RestartConfig = RestartConfig()
 
 

@@ -64,6 +64,8 @@ class GenerateRefused(Message, kw_only=True):
 
     request_id: str
     reason: str
+    retry: bool = False
+    """True: the engine cannot serve it now (no version yet, queue full); later it may."""
 
 
 class AbortRequests(Message, kw_only=True):

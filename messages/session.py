@@ -49,6 +49,12 @@ class SessionsOpened(Message, kw_only=True):
     """HTTP base URL of each session in order; empty when the HTTP door is closed."""
 
 
+class SessionsRefused(Message, kw_only=True):
+    """Answer to `OpenSessions`: none was opened."""
+
+    reason: str
+
+
 class ChatTurn(Message, kw_only=True):
     """The whole history so far plus what is new; answered with `ChatReply` or `ChatRefused`."""
 
@@ -57,6 +63,8 @@ class ChatTurn(Message, kw_only=True):
     tools: list[dict[str, Any]] = []
     tokens_max: Positive | None = None
     """Lower bound than the session's own for this reply."""
+    attempt: NonNegative | None = None
+    """Refused as closed when the session is open for another attempt; None skips the check."""
 
 
 class ChatReply(Message, kw_only=True):
@@ -73,12 +81,19 @@ class ChatRefused(Message, kw_only=True):
     """The turn was not generated and changed nothing."""
 
     kind: str
-    """unknown_session, bad_request, not_append_only, truncated, limit, closed, or engine."""
+    """unknown_session, bad_request, not_append_only, truncated, limit, closed, engine, internal."""
     reason: str
+    limit: str = ""
+    """Name of the bound (`turns_max`, `reply_tokens_max`, `tokens_max`); kinds limit, truncated."""
 
 
 class FinishTrajectory(Message, kw_only=True):
-    """The verdict: assemble the row and deliver it. Answered by `TrajectorySent`."""
+    """The verdict: assemble the row and deliver it.
+
+    Answered by `TrajectorySent`, or by `TrajectoryLost` when there is no row to deliver (the
+    session is unknown here, belongs to another attempt, or never generated a reply). Asked again
+    for the same attempt, the answer is the same and nothing is delivered twice.
+    """
 
     trajectory_id: str
     attempt: NonNegative
@@ -96,18 +111,25 @@ class TrajectorySent(Message, kw_only=True):
 
 
 class AbandonTrajectory(Message, kw_only=True):
-    """Stop generation of this session at once and forget it."""
+    """Stop generation of this session at once and forget it. `TrajectoryAbandoned`, when asked."""
 
     trajectory_id: str
     attempt: NonNegative
     reason: str
 
 
+class TrajectoryAbandoned(Message, kw_only=True):
+    """Answer to `AbandonTrajectory`, also when there was nothing to abandon."""
+
+    trajectory_id: str
+
+
 class ImportConversations(Message, kw_only=True):
     """Recorded conversations to render as rows for supervised training.
 
     Each prompt's messages are a whole conversation; assistant text gets mask 1. The rows are
-    delivered as `TrajectoryFinished` to `deliver_to`, one group of one for each prompt.
+    delivered to `deliver_to` in one `TrajectoriesFinished`, one group of one for each prompt.
+    Answered by `ConversationsImported` or `ConversationsRefused`.
     """
 
     prompts: tuple[Prompt, ...]
@@ -119,6 +141,12 @@ class ConversationsImported(Message, kw_only=True):
     """Answer to `ImportConversations`: every row was acknowledged by its destination."""
 
     num_tokens: NonNegative
+
+
+class ConversationsRefused(Message, kw_only=True):
+    """Answer to `ImportConversations`: nothing was delivered."""
+
+    reason: str
 
 
 SessionInbox: TypeAlias = (
