@@ -1,0 +1,117 @@
+"""Checks of the algorithm's own numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from milepost.configs.actors import TrainerConfig
+from milepost.configs.problem import Problem
+from milepost.configs.run import AlgorithmConfig
+from milepost.supervisor.checks.check import Finding, Subject
+
+
+def sampling_is_recomputable(subject: Subject) -> Iterator[Finding]:
+    """Without it, engine and trainer would speak of two distributions: the trainer recomputes
+    log-probs over the whole vocabulary, the engine would have drawn from a part of it."""
+    if subject.topology.algorithm.estimator == "sft":
+        return
+    sampling = subject.topology.sampling
+    for name, value, off in (
+        ("top_p", sampling.top_p, 1.0),
+        ("top_k", sampling.top_k, 0),
+        ("min_p", sampling.min_p, 0.0),
+    ):
+        if value != off:
+            what = f"{name} = {value} cuts the distribution that the trainer recomputes whole"
+            yield Problem(what, f"$.sampling.{name}", f"set it to {off} for training")
+
+
+def batch_divides(subject: Subject) -> Iterator[Finding]:
+    """Without it, a group would have nothing to be compared with, a minibatch or a rank would
+    stay empty, or the buffer could never hold one whole batch."""
+    topology = subject.topology
+    algorithm, trainer, buffer = topology.algorithm, topology.actors.trainer, topology.actors.buffer
+    prompts, minibatches = algorithm.prompts_per_step, algorithm.minibatches_per_step
+    samples = algorithm.samples_per_prompt if algorithm.estimator != "sft" else 1
+    if algorithm.estimator == "grpo" and samples < 2:
+        what = "samples_per_prompt = 1: a group of one has no other reward to be compared with"
+        yield Problem(what, "$.algorithm.samples_per_prompt", "set 2 or more")
+    if prompts % minibatches:
+        what = f"prompts_per_step = {prompts} does not divide into {minibatches} minibatches"
+        remedy = f"try {_divisor_near(prompts, minibatches)}"
+        yield Problem(what, "$.algorithm.minibatches_per_step", remedy)
+    elif trainer is not None and trainer.ranks > prompts * samples // minibatches:
+        what = (
+            f"ranks = {trainer.ranks}, but a minibatch has only "
+            f"{prompts * samples // minibatches} trajectories"
+        )
+        remedy = "use fewer ranks, fewer minibatches, or larger batches"
+        yield Problem(what, "$.actors.trainer.ranks", remedy)
+    if buffer is not None and buffer.groups_max < prompts:
+        what = f"groups_max = {buffer.groups_max}, but one batch needs {prompts} groups"
+        yield Problem(what, "$.actors.buffer.groups_max", f"set {prompts} or more")
+
+
+def loss_is_defined(subject: Subject) -> Iterator[Finding]:
+    """Without it, a setting would be ignored in silence, or the loss would not be the one that
+    its name promises."""
+    algorithm = subject.topology.algorithm
+    if algorithm.estimator == "sft":
+        return
+    if algorithm.kl_coef:
+        what = f"kl_coef = {algorithm.kl_coef} needs a reference model, and none can be configured"
+        yield Problem(what, "$.algorithm.kl_coef", "set it to 0")
+    if algorithm.dual_clip and algorithm.dual_clip <= 1:
+        what = f"dual_clip = {algorithm.dual_clip} would clip inside the trust region"
+        yield Problem(what, "$.algorithm.dual_clip", "set more than 1 (3 is usual), or 0 for off")
+    yield from _correction(algorithm)
+
+
+def _correction(algorithm: AlgorithmConfig) -> Iterator[Finding]:
+    low, high = algorithm.correction_low, algorithm.correction_high
+    if algorithm.correction == "none":
+        return
+    if not low < 1 < high:
+        what = f"correction_low = {low} and correction_high = {high} do not enclose 1"
+        remedy = "1 is the ratio of two equal policies; e.g. 0 and 2 for tis, 0.5 and 5 for pop"
+        yield Problem(what, "$.algorithm.correction_high", remedy)
+    if algorithm.correction == "tis" and low:
+        what = f"correction_low = {low} is read only by clip_or_pop"
+        yield Problem(what, "$.algorithm.correction_low", "set it to 0")
+
+
+def optimizer_can_step(subject: Subject) -> Iterator[Finding]:
+    """Without it, the optimizer would divide by zero, or the learning rate would never be the
+    one that is written down."""
+    trainer = subject.topology.actors.trainer
+    if trainer is None:
+        return
+    for name, value in (("beta1", trainer.beta1), ("beta2", trainer.beta2)):
+        if value >= 1:
+            what = f"{name} = {value}: a moving average that never moves"
+            yield Problem(what, f"$.actors.trainer.{name}", "set less than 1")
+    algorithm, run = subject.topology.algorithm, subject.topology.run
+    yield from _schedule(trainer, run.steps * algorithm.minibatches_per_step)
+
+
+def _schedule(trainer: TrainerConfig, steps: int) -> Iterator[Finding]:
+    schedule, where = trainer.schedule, "$.actors.trainer.schedule"
+    if schedule.warmup_steps >= steps:
+        what = f"warmup_steps = {schedule.warmup_steps} of {steps} optimizer steps in all"
+        remedy = f"lr {trainer.lr} would never be reached; set fewer"
+        yield Problem(what, f"{where}.warmup_steps", remedy)
+    if schedule.lr_min > trainer.lr:
+        what = f"lr_min = {schedule.lr_min} is above lr = {trainer.lr}"
+        yield Problem(what, f"{where}.lr_min", "set it below lr")
+    decays = schedule.kind == "warmup_stable_decay"
+    if decays and not schedule.decay_fraction:
+        what = "warmup_stable_decay with decay_fraction = 0 never decays"
+        yield Problem(what, f"{where}.decay_fraction", 'set e.g. 0.3, or kind = "constant"')
+    if not decays and schedule.decay_fraction:
+        what = f'decay_fraction = {schedule.decay_fraction} is not read by kind "{schedule.kind}"'
+        yield Problem(what, f"{where}.decay_fraction", 'set kind = "warmup_stable_decay"')
+
+
+def _divisor_near(number: int, wish: int) -> int:
+    divisors = [each for each in range(1, number + 1) if number % each == 0]
+    return min(divisors, key=lambda each: abs(each - wish))

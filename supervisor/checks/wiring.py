@@ -1,0 +1,174 @@
+"""Checks of what the run is made of: which actors, which names, which model, which data."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Iterator
+from typing import Final
+
+from milepost.configs.actors import EvaluatorConfig
+from milepost.configs.dump import dump_topology
+from milepost.configs.load import decode, load_topology
+from milepost.configs.problem import ConfigError, Problem
+from milepost.configs.run import Mode
+from milepost.configs.topology import Topology
+from milepost.supervisor.checks.check import Finding, Note, Subject
+
+KINDS: Final = (
+    "rollout",
+    "agent",
+    "session",
+    "engine",
+    "buffer",
+    "trainer",
+    "publisher",
+    "evaluator",
+)
+NEEDED: Final = {
+    "grpo": ("rollout", "agent", "session", "engine", "buffer", "trainer", "publisher"),
+    "sft": ("rollout", "session", "buffer", "trainer"),
+}
+"""Estimator -> the actors without which it cannot work."""
+USABLE: Final = {"grpo": KINDS, "sft": NEEDED["sft"]}
+"""Estimator -> the actors that have anything to do."""
+RESERVED: Final = frozenset({*KINDS, "supervisor"})
+
+
+def topology_reads(subject: Subject) -> Iterator[Finding]:
+    """Without it, `RUN/topology.toml` would not be the topology that ran, and no run could be
+    repeated from it."""
+    again = decode(tomllib.loads(dump_topology(subject.topology)))
+    if again != subject.topology:
+        yield Problem("the topology does not read back as itself", "$")
+
+
+def actors_fit(subject: Subject) -> Iterator[Finding]:
+    """Without it, the run would wait for ever for an actor that nobody started, or carry one
+    along that has nothing to do."""
+    topology = subject.topology
+    present = built_in(topology)
+    if not present:
+        if not any(custom.significant for custom in topology.custom.values()):
+            what = "no actor says when this run is over"
+            yield Problem(what, "$.custom", "set significant = true in one of its tables")
+        return
+    estimator = topology.algorithm.estimator
+    for kind in NEEDED[estimator]:
+        if kind not in present:
+            what = f"{estimator} needs the actor `{kind}`, and there is none"
+            yield Problem(what, "$.actors", f"add [actors.{kind}]")
+    for kind in present:
+        if kind not in USABLE[estimator]:
+            what = f"{estimator} has no use for the actor `{kind}`"
+            remedy = f"remove [actors.{kind}], or set actors.{kind} = false"
+            yield Problem(what, f"$.actors.{kind}", remedy)
+    for table in ("model", "data"):
+        if getattr(topology, table) is None:
+            yield Problem(f"{estimator} needs the table [{table}]", f"$.{table}", f"add [{table}]")
+
+
+def names_are_free(subject: Subject) -> Iterator[Finding]:
+    """Without it, two processes would answer to one name, and a message would reach the wrong
+    one."""
+    for name in subject.topology.custom:
+        if name in RESERVED:
+            what = f"`{name}` is the name of a built-in actor"
+            yield Problem(what, f"$.custom.{name}", "choose another name")
+        elif not re.fullmatch(r"[a-z][a-z0-9_]{0,31}", name):
+            remedy = "use a to z, digits and _, a letter first, 32 at most"
+            yield Problem(f"`{name}` cannot be a process name", f"$.custom.{name}", remedy)
+
+
+def model_is_given(subject: Subject) -> Iterator[Finding]:
+    """Without it, it would be a guess which weights the run starts from."""
+    model = subject.topology.model
+    if model is None:
+        return
+    given = [name for name in ("path", "made_by", "create") if getattr(model, name)]
+    if len(given) != 1:
+        what = "no starting checkpoint" if not given else f"both {' and '.join(given)} are set"
+        yield Problem(what, "$.model", "set exactly one of path, made_by, create")
+    if model.create_options and not model.create:
+        yield Problem("create_options without create", "$.model.create_options", "set model.create")
+    if model.made_by:
+        yield from _made_by(model.made_by)
+
+
+def _made_by(recipe: str) -> Iterator[Finding]:
+    where = "$.model.made_by"
+    try:
+        warm_up = load_topology(recipe)
+    except ConfigError as error:
+        for problem in error.problems:
+            yield Problem(f"{problem.what} ({problem.where} of `{recipe}`)", where, problem.remedy)
+        return
+    if warm_up.actors.trainer is None:
+        what = f"`{recipe}` has no trainer, so it makes no checkpoint"
+        yield Problem(what, where, "name a recipe that trains")
+    elif warm_up.model is not None and warm_up.model.made_by:
+        what = f"`{recipe}` is itself made by `{warm_up.model.made_by}`"
+        yield Problem(what, where, "run that one yourself and set model.path")
+
+
+def evaluation_is_possible(subject: Subject) -> Iterator[Finding]:
+    """Without it, the run would end with no score, or its evaluator would have nothing to ask."""
+    evaluator = subject.topology.actors.evaluator
+    data = subject.topology.data
+    if evaluator is None or data is None:
+        return
+    yield from _evaluator_does_something(evaluator)
+    if not data.held_out_prompts and is_prompt_file(data.prompts):
+        what = f'the file "{data.prompts}" has no held-out part'
+        remedy = 'e.g. set it to "FILE.jsonl@[-100:]" and data.prompts to "FILE.jsonl@[:-100]"'
+        yield Problem(what, "$.data.held_out_prompts", remedy)
+    if data.held_out_prompts and data.held_out_prompts == data.prompts:
+        if is_prompt_file(data.prompts):
+            what = "the held-out prompts are the training prompts"
+            yield Problem(what, "$.data.held_out_prompts", "cut the file in two with @[a:b]")
+
+
+def _evaluator_does_something(evaluator: EvaluatorConfig) -> Iterator[Finding]:
+    where = "$.actors.evaluator"
+    if not (evaluator.at_start or evaluator.at_end or evaluator.every_versions):
+        yield Problem("no evaluation at any time", where, "set at_start, at_end or every_versions")
+    if not (evaluator.greedy or evaluator.sampled):
+        yield Problem("neither greedy nor sampled evaluation", where, "set one of the two")
+
+
+def staleness_is_settled(subject: Subject) -> Iterator[Finding]:
+    """Without it, a policy for late groups would silently never apply, or groups older than
+    anybody meant would be trained."""
+    topology = subject.topology
+    buffer = topology.actors.buffer
+    if buffer is None or topology.algorithm.estimator == "sft":
+        return
+    where = "$.actors.buffer"
+    limit = buffer.max_weight_staleness
+    if limit is None and buffer.staleness_policy != "correct":
+        what = f'staleness_policy "{buffer.staleness_policy}" without a limit never applies'
+        yield Problem(what, f"{where}.max_weight_staleness", "set a number of versions")
+    if buffer.late != "correct" and buffer.staleness_policy != "pace":
+        what = f'late = "{buffer.late}" is read only with staleness_policy = "pace"'
+        yield Problem(what, f"{where}.late", "remove it, or change staleness_policy")
+    trains_late = buffer.staleness_policy == "correct" and topology.run.mode is Mode.ASYNC
+    if trains_late and topology.algorithm.correction == "none":
+        what = "late groups are to be corrected, and algorithm.correction is none"
+        remedy = 'set algorithm.correction = "tis", or another staleness_policy'
+        yield Problem(what, f"{where}.staleness_policy", remedy)
+    if limit is None and topology.run.mode is Mode.ASYNC:
+        text = (
+            "not set: no group is ever too old; what bounds the age in practice is the number of "
+            "trajectories in flight and of groups in the buffer"
+        )
+        yield Note(text, f"{where}.max_weight_staleness")
+
+
+def built_in(topology: Topology) -> tuple[str, ...]:
+    """Kinds of built-in actors that the topology has."""
+    return tuple(kind for kind in KINDS if topology.names(kind))
+
+
+def is_prompt_file(source: str) -> bool:
+    """True for `FILE.jsonl` and `FILE.jsonl@[a:b]`."""
+    return re.sub(r"@\[-?\d*:-?\d*\]$", "", source).endswith(".jsonl")

@@ -1,0 +1,78 @@
+"""Which children a topology asks for, as data: order, significance, restart policy."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from milepost.configs.actors import RestartConfig
+from milepost.configs.topology import Topology
+
+ORDERS: Final[dict[str, int]] = {
+    "trainer": 0,
+    "engine": 0,
+    "publisher": 0,
+    "buffer": 1,
+    "session": 1,
+    "agent": 2,
+    "rollout": 3,
+    "evaluator": 3,
+}
+"""Kind -> stage. Children are stopped stage by stage from the highest down, so that whoever
+makes work goes before whoever does it. All are started at once, the lowest stage (the slowest to
+import) first."""
+CUSTOM_ORDER: Final = 3
+
+
+@dataclass(frozen=True, slots=True)
+class ChildPlan:
+    """One child process of a run.
+
+    Attributes:
+        name: process name, e.g. `engine-0`.
+        kind: a built-in kind, or the name of a `[custom.NAME]` table.
+        index: number among the replicas of its kind.
+        order: stage of starting and stopping, see `ORDERS`.
+        significant: the run is done when every significant child has finished its work.
+        saves: worth draining even when another actor has failed, since it saves a checkpoint.
+        restart: what happens when it dies.
+    """
+
+    name: str
+    kind: str
+    index: int
+    order: int
+    significant: bool
+    saves: bool
+    restart: RestartConfig
+
+
+def children_of(topology: Topology) -> tuple[ChildPlan, ...]:
+    """Every child of the run, in the order of their start."""
+    plans = [
+        ChildPlan(
+            name=name,
+            kind=kind,
+            index=index,
+            order=order,
+            significant=name in {"trainer-0", "evaluator"},
+            saves=kind == "trainer",
+            restart=getattr(topology.actors, kind).restart,
+        )
+        for kind, order in ORDERS.items()
+        for index, name in enumerate(topology.names(kind))
+    ]
+    plans += [
+        ChildPlan(
+            name=name,
+            kind=kind,
+            index=index,
+            order=CUSTOM_ORDER,
+            significant=custom.significant,
+            saves=custom.significant,
+            restart=custom.restart,
+        )
+        for kind, custom in topology.custom.items()
+        for index, name in enumerate(topology.names(kind))
+    ]
+    return tuple(sorted(plans, key=lambda plan: plan.order))
