@@ -134,6 +134,53 @@ class Stacks(Message, kw_only=True):
     text: str
 
 
+class StopAccepted(Message, kw_only=True):
+    """Answer to `StopRun`: the run is on its way to its end."""
+
+    phase: str
+
+
+class ActorStacksRequested(Message, kw_only=True):
+    """A client asks for the stacks of one actor; answered with `Stacks` or `Refused`."""
+
+    actor: str
+
+
+class LogRequested(Message, kw_only=True):
+    """A client asks for a piece of a log; answered with `LogRead` or `Refused`."""
+
+    log: str
+    """Name of an actor, `events` or `metrics`."""
+    offset: int = -1
+    """Byte to read from; negative: the end of the log, as much as `bytes_max` allows."""
+    bytes_max: NonNegative = 65536
+
+
+class LogRead(Message, kw_only=True):
+    """Answer to `LogRequested`."""
+
+    data: bytes
+    offset: NonNegative
+    """Where to go on reading."""
+
+
+class ResourceTaken(Message, kw_only=True):
+    """An actor holds something outside its process that must not outlive the run (a sandbox)."""
+
+    actor: str
+    name: str
+    """Unique in the run."""
+    release: list[str]
+    """Command line that gives it back; must not fail when it is gone already."""
+
+
+class ResourceReleased(Message, kw_only=True):
+    """The resource of this name was given back."""
+
+    actor: str
+    name: str
+
+
 SupervisorInbox: TypeAlias = (
     Hello
     | Ready
@@ -144,4 +191,8 @@ SupervisorInbox: TypeAlias = (
     | GuardTripped
     | SnapshotRequested
     | StopRun
+    | ActorStacksRequested
+    | LogRequested
+    | ResourceTaken
+    | ResourceReleased
 )
