@@ -1,0 +1,55 @@
+"""What every part of one bus shares: who we are, the clock, the counters of ids."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from itertools import count
+from time import time_ns
+
+import msgpack
+
+from milepost.messages.bus.transport import Transport
+from milepost.messages.envelope import PROTOCOL
+from milepost.messages.limits import BusLimits
+
+_packer = msgpack.Packer()
+
+
+@dataclass(slots=True)
+class Host:
+    """One bus, as its links and its mailbox see it."""
+
+    name: str
+    incarnation: int
+    run_id: str
+    limits: BusLimits
+    transport: Transport
+    clock: Callable[[], float]
+    """Monotonic seconds: the event loop's time."""
+    wake: Callable[[float], None]
+    """Call every `tick` at this time, or earlier."""
+    ids: count[int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Give this incarnation 2^40 message ids that no other one of the run has."""
+        key = f"{self.run_id}/{self.name}/{self.incarnation}".encode()
+        prefix = int.from_bytes(blake2b(key, digest_size=4).digest(), "big") >> 9
+        self.ids = count((prefix << 40) + 1)
+
+    def header(self, type_name: str, message_id: int, cause: int, sequence: int) -> bytes:
+        """The header frame of one message of ours; on the event loop's thread only."""
+        return _packer.pack(  # type: ignore[no-any-return]
+            (
+                *PROTOCOL,
+                type_name,
+                message_id,
+                cause,
+                self.name,
+                self.incarnation,
+                sequence,
+                self.run_id,
+                time_ns(),
+            )
+        )

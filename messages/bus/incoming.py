@@ -1,0 +1,26 @@
+"""What `receive` and `ask` give."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from milepost.messages.shared import Message
+
+if TYPE_CHECKING:
+    from milepost.messages.bus.inbound import Entry
+
+
+@dataclass(frozen=True, slots=True)
+class Incoming:
+    """One message that arrived."""
+
+    source: str
+    source_incarnation: int
+    message_id: int
+    cause: int
+    """Id of the message that led to this one; of our question, in an answer."""
+    message: Message
+    wants_reply: bool = False
+    entry: Entry | None = field(default=None, repr=False, compare=False)
+    """The bus's own note of where an answer goes."""

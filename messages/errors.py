@@ -1,0 +1,37 @@
+"""What can go wrong between two actors, each with its name."""
+
+from __future__ import annotations
+
+
+class ProtocolError(Exception):
+    """A peer sent something that this side cannot or will not read."""
+
+
+class BusError(Exception):
+    """Base of what the bus raises to the actor that uses it."""
+
+
+class AddressError(BusError):
+    """A mailbox cannot be bound: the address is taken, too long, or malformed."""
+
+
+class BusClosed(BusError):
+    """This side closed the bus."""
+
+
+class Undelivered(BusError):
+    """A message is not known to have been taken by its receiver.
+
+    Args:
+        to: name of the receiver.
+        reason: message type, how long it was tried, and what is known of the peer.
+    """
+
+    def __init__(self, to: str, reason: str) -> None:
+        super().__init__(f"{to}: {reason}")
+        self.to = to
+        self.reason = reason
+
+
+class Unanswered(Undelivered):
+    """A question got no answer; it may or may not have been taken."""

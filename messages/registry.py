@@ -1,0 +1,136 @@
+"""Every message type by its name on the wire."""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+from types import ModuleType
+from typing import Final
+
+import msgspec
+
+from milepost.messages import (
+    agent,
+    buffer,
+    control,
+    engine,
+    evaluator,
+    publisher,
+    rollout,
+    session,
+    supervisor,
+    trainer,
+)
+from milepost.messages.bulk import Bulk
+from milepost.messages.shared import Message
+
+MODULES: Final[tuple[ModuleType, ...]] = (
+    agent,
+    buffer,
+    control,
+    engine,
+    evaluator,
+    publisher,
+    rollout,
+    session,
+    supervisor,
+    trainer,
+)
+"""One for each receiver; `control` is what any receiver may answer."""
+
+
+class Registered(msgspec.Struct, frozen=True):
+    """A message type and what the codec has to know of it."""
+
+    name: str
+    type: type[Message]
+    has_bulk: bool
+    """Some field of it, at any depth, is a `Bulk`."""
+
+
+def _mentions_bulk(kind: msgspec.inspect.Type, seen: set[type]) -> bool:
+    match kind:
+        case msgspec.inspect.CustomType(cls=cls):
+            return cls is Bulk
+        case msgspec.inspect.StructType(cls=cls, fields=fields):
+            if cls in seen:
+                return False
+            seen.add(cls)
+            return any(_mentions_bulk(field.type, seen) for field in fields)
+        case msgspec.inspect.UnionType(types=types):
+            return any(_mentions_bulk(one, seen) for one in types)
+        case msgspec.inspect.TupleType(item_types=types):
+            return any(_mentions_bulk(one, seen) for one in types)
+        case msgspec.inspect.ListType(item_type=one) | msgspec.inspect.VarTupleType(item_type=one):
+            return _mentions_bulk(one, seen)
+        case msgspec.inspect.DictType(value_type=one):
+            return _mentions_bulk(one, seen)
+        case _:
+            return False
+
+
+_by_name: dict[str, Registered] = {}
+
+
+def register(*types: type[Message]) -> None:
+    """Let further message types travel (actors of the user's own). Once for each type.
+
+    Raises:
+        ValueError: another type has this name already.
+    """
+    for kind in types:
+        known = _by_name.get(kind.__name__)
+        if known is not None:
+            if known.type is kind:
+                continue
+            raise ValueError(
+                f"two message types are called {kind.__name__}: "
+                f"{known.type.__module__} and {kind.__module__}, rename one of them"
+            )
+        has_bulk = _mentions_bulk(msgspec.inspect.type_info(kind), set())
+        _by_name[kind.__name__] = Registered(kind.__name__, kind, has_bulk)
+
+
+def find(name: str) -> Registered | None:
+    """The type of this name, or None."""
+    return _by_name.get(name)
+
+
+def registered() -> tuple[Registered, ...]:
+    """All types, by name."""
+    return tuple(_by_name[name] for name in sorted(_by_name))
+
+
+def of(message: Message) -> Registered:
+    """The registration of this message's type.
+
+    Raises:
+        TypeError: its type was never registered.
+    """
+    kind = type(message)
+    known = _by_name.get(kind.__name__)
+    if known is None or known.type is not kind:
+        raise TypeError(
+            f"{kind.__module__}.{kind.__qualname__} is no registered message type, "
+            f"call milepost.messages.registry.register({kind.__name__}) beside its class"
+        )
+    return known
+
+
+def nearest(name: str) -> str:
+    """The known type name most like this one, or an empty string."""
+    return next(iter(get_close_matches(name, _by_name, n=1)), "")
+
+
+def messages_in(module: ModuleType) -> tuple[type[Message], ...]:
+    """The message types defined in this module, in order of definition."""
+    return tuple(
+        value
+        for value in vars(module).values()
+        if isinstance(value, type)
+        and issubclass(value, Message)
+        and value.__module__ == module.__name__
+    )
+
+
+for _module in MODULES:
+    register(*messages_in(_module))
