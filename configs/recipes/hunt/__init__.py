@@ -1,0 +1,1 @@
+"""Treasure hunt: walk to a hidden treasure by hints, and dig there."""

@@ -1,0 +1,1 @@
+"""The plain rival of the quick start: one process, one loop, nothing but torch."""
