@@ -29,7 +29,7 @@ def to_bulk(array: NDArray[Any], dtype: str | None = None) -> Bulk:
         raise ValueError(f"array of shape {array.shape} is not C-contiguous, copy it first")
     name = dtype or array.dtype.name
     flat = array.reshape(-1).view(np.uint8) if array.size else np.empty(0, np.uint8)
-    return Bulk(name, array.shape, memoryview(flat))
+    return Bulk(name, array.shape, flat.data)
 
 
 def from_bulk(bulk: Bulk) -> NDArray[Any]:
