@@ -1,0 +1,141 @@
+"""Takes away what a run left: processes first, then sockets, shared memory and sandboxes."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from milepost.supervisor.cleanup.processes import kill_all
+from milepost.supervisor.cleanup.registry import PRIVATE, Owned, Registry, read_registry
+
+SHARED_MEMORY: Final = Path("/dev/shm")  # noqa: S108 - where Linux keeps it
+FOLDER_PREFIX: Final = "milepost-"
+"""Every socket folder's name begins with it; nothing else is ever removed."""
+MARK: Final = "run-id"
+"""File in a socket folder that says whose it is."""
+SEGMENT_PREFIX_CHARS_MIN: Final = 8
+KILL_S: Final = 5.0
+COMMAND_S: Final = 30.0
+
+
+class StillRunning(RuntimeError):
+    """The run has a living supervisor, which does its own cleaning."""
+
+
+@dataclass(slots=True)
+class Reaped:
+    """What was taken away, and what could not be."""
+
+    processes: list[int] = field(default_factory=list)
+    folders: list[str] = field(default_factory=list)
+    segments: list[str] = field(default_factory=list)
+    commands: list[str] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+
+
+def reap(run_folder: Path) -> Reaped:
+    """Clean up after a run whose supervisor is gone. Does nothing the second time.
+
+    Raises:
+        FileNotFoundError: the folder is no run folder.
+        StillRunning: its supervisor lives.
+        ValueError: the registry cannot be read.
+    """
+    with one_at_a_time(run_folder):
+        owned = read_registry(run_folder)
+        if owned.in_use and owned.supervisor is not None:
+            pid = owned.supervisor.pid
+            raise StillRunning(f"{run_folder} is run by process {pid}; `milepost stop` ends it")
+        if not owned.closed and owned.run_id:
+            _write_killed_summary(run_folder, owned.run_id)
+        return take_away(run_folder, owned)
+
+
+def take_away(run_folder: Path, owned: Owned) -> Reaped:
+    """Remove everything that `owned` names, and write down that it is gone."""
+    reaped = Reaped()
+    if owned.closed:
+        return reaped
+    if owned.run_id:
+        try:
+            reaped.processes = kill_all(owned.processes, owned.run_id, deadline_s=KILL_S)
+        except TimeoutError as error:
+            reaped.problems.append(str(error))
+    for folder in owned.folders:
+        _remove_folder(folder, owned.run_id, reaped)
+    for prefix in owned.prefixes:
+        _remove_segments(prefix, reaped)
+    for name, argv in owned.commands.items():
+        _release(name, argv, reaped)
+    if not reaped.problems:
+        Registry(run_folder).append({"kind": "closed"})
+    return reaped
+
+
+@contextmanager
+def one_at_a_time(run_folder: Path) -> Iterator[None]:
+    """Wait until no other process reaps this run."""
+    path = run_folder / PRIVATE / "reap.lock"
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _write_killed_summary(run_folder: Path, run_id: str) -> None:
+    """A summary in the name of a supervisor that could not write its own."""
+    path = run_folder / "summary.json"
+    if path.exists() and json.loads(path.read_bytes()).get("run_id") == run_id:
+        return
+    summary = {
+        "status": "killed",
+        "run_id": run_id,
+        "cause": {"actor": "supervisor", "text": "the supervisor was killed", "log_tail": []},
+        "exit_code": None,
+        "ended_at": time.time(),
+    }
+    path.write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
+
+
+def _remove_folder(folder: Path, run_id: str, reaped: Reaped) -> None:
+    if not folder.exists():
+        return
+    mark = folder / MARK
+    ours = folder.name.startswith(FOLDER_PREFIX) and folder.stat().st_uid == os.getuid()
+    if not ours or (mark.exists() and mark.read_text(encoding="ascii") != run_id):
+        reaped.problems.append(f"{folder} is not a socket folder of run {run_id}, left alone")
+        return
+    shutil.rmtree(folder)
+    reaped.folders.append(str(folder))
+
+
+def _remove_segments(prefix: str, reaped: Reaped) -> None:
+    if len(prefix) < SEGMENT_PREFIX_CHARS_MIN or "/" in prefix:
+        reaped.problems.append(f"shared memory prefix {prefix!r} is too short to be a run's own")
+        return
+    for path in SHARED_MEMORY.glob(f"{prefix}*"):
+        if path.stat().st_uid == os.getuid():
+            path.unlink(missing_ok=True)
+            reaped.segments.append(path.name)
+
+
+def _release(name: str, argv: list[str], reaped: Reaped) -> None:
+    try:
+        subprocess.run(
+            argv, check=True, timeout=COMMAND_S, stdin=subprocess.DEVNULL, capture_output=True
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        reaped.problems.append(f"{name} could not be released by {argv}: {error}")
+    else:
+        reaped.commands.append(name)

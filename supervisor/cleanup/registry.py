@@ -1,0 +1,135 @@
+"""RUN/.milepost/registry.jsonl: everything a run owns, before anyone could lose track of it.
+
+One JSON object a line, only ever appended, on disk (fsync) before `append` returns. A line cut off
+by a crash is the last one and is ignored. Kinds:
+
+    run         run_id, supervisor {pid, started, boot}
+    process     actor, incarnation, pid, started, boot
+    folder      path (of sockets)
+    segments    prefix (of files in /dev/shm)
+    command     name, argv, lease_until: releases something outside (a sandbox); run at reaping
+    released    name: the command is not needed any more
+    closed      nothing is left
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from milepost.supervisor.cleanup.processes import Identity
+
+PRIVATE: Final = ".milepost"
+"""Folder inside the run folder with what is not for people."""
+
+
+@dataclass(slots=True)
+class Owned:
+    """What a registry says the run owns.
+
+    Attributes:
+        run_id: id of the run, empty when not even that was written.
+        supervisor: the process that answers for the run.
+        processes: every process ever started for it.
+        folders: socket folders.
+        prefixes: of the names of its shared memory.
+        commands: name -> argv that releases it.
+        closed: True once everything was taken away.
+    """
+
+    run_id: str = ""
+    supervisor: Identity | None = None
+    processes: list[Identity] = field(default_factory=list)
+    folders: list[Path] = field(default_factory=list)
+    prefixes: list[str] = field(default_factory=list)
+    commands: dict[str, list[str]] = field(default_factory=dict)
+    closed: bool = False
+
+    @property
+    def in_use(self) -> bool:
+        """Whether the run's supervisor is alive."""
+        return not self.closed and self.supervisor is not None and self.supervisor.alive
+
+
+class Registry:
+    """Appends to the registry of one run; safe for several writers, blocking, thread-safe."""
+
+    def __init__(self, run_folder: Path) -> None:
+        self.path = registry_path(run_folder)
+
+    def append(self, *records: Mapping[str, Any]) -> None:
+        """Write records and wait until they are on disk.
+
+        Raises:
+            OSError: the disk did not take them.
+        """
+        text = "".join(f"{json.dumps({**record, 'at': time.time()})}\n" for record in records)
+        descriptor = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        try:
+            os.write(descriptor, text.encode())
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def registry_path(run_folder: Path) -> Path:
+    """Where the registry of a run lies."""
+    return run_folder / PRIVATE / "registry.jsonl"
+
+
+def identity_record(identity: Identity) -> dict[str, Any]:
+    """An identity as JSON."""
+    return {"pid": identity.pid, "started": identity.started, "boot": identity.boot}
+
+
+def read_registry(run_folder: Path) -> Owned:
+    """What the run owns, after its last record. A resumed run goes on in the same file.
+
+    Raises:
+        FileNotFoundError: the folder is no run folder.
+        ValueError: a line that is not the last one cannot be read.
+    """
+    path = registry_path(run_folder)
+    owned = Owned()
+    lines = path.read_bytes().split(b"\n")
+    for number, line in enumerate(lines[:-1], start=1):
+        try:
+            _apply(owned, json.loads(line))
+        except (ValueError, KeyError, TypeError) as error:
+            raise ValueError(f"{path}:{number}: {error}") from error
+    return owned
+
+
+def _apply(owned: Owned, record: dict[str, Any]) -> None:
+    match record["kind"]:
+        case "run":
+            owned.run_id = record["run_id"]
+            owned.supervisor = _identity(record["supervisor"])
+            owned.processes.clear()
+            owned.closed = False
+        case "process":
+            owned.processes.append(_identity(record))
+        case "folder":
+            owned.folders.append(Path(record["path"]))
+        case "segments":
+            owned.prefixes.append(record["prefix"])
+        case "command":
+            owned.commands[record["name"]] = list(record["argv"])
+        case "released":
+            owned.commands.pop(record["name"], None)
+        case "closed":
+            owned.closed = True
+            owned.folders.clear()
+            owned.prefixes.clear()
+            owned.commands.clear()
+        case kind:
+            raise ValueError(f"unknown kind of record {kind!r}")
+
+
+def _identity(record: dict[str, Any]) -> Identity:
+    return Identity(int(record["pid"]), int(record["started"]), str(record["boot"]))

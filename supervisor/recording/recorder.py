@@ -1,0 +1,146 @@
+"""Writes metrics.jsonl, events.jsonl and TensorBoard files, off the event loop and in order."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, BinaryIO, Final
+
+import orjson
+
+from milepost.messages.supervisor import EventReported, StepRecorded
+from milepost.supervisor.recording.eventfile import EventFile
+
+PENDING_MAX: Final = 1024
+"""Records waiting for the disk; above it the supervisor takes no further messages."""
+NOT_FINITE: Final = "not_finite"
+"""Kind of the event that names metrics without a finite value; such a value is null."""
+
+
+class Files:
+    """The open files. Blocking; used by one thread at a time.
+
+    Args:
+        run_folder: where they lie; existing ones are appended to.
+        tensorboard: whether event files are written, too.
+    """
+
+    def __init__(self, run_folder: Path, *, tensorboard: bool) -> None:
+        self._metrics = (run_folder / "metrics.jsonl").open("ab")
+        self._events = (run_folder / "events.jsonl").open("ab")
+        folder = run_folder / "tensorboard"
+        self._board = EventFile(folder, time.time()) if tensorboard else None
+
+    def step(self, message: StepRecorded, wall_s: float) -> EventReported | None:
+        """Write one step; returns the event to be reported when a value is not finite."""
+        finite = {name: x for name, x in message.metrics.items() if math.isfinite(x)}
+        strange = {name: x for name, x in message.metrics.items() if name not in finite}
+        line: dict[str, Any] = {
+            "step": message.step,
+            "time": round(wall_s, 3),
+            "source": message.source,
+            **message.metrics,
+            **dict.fromkeys(strange),
+        }
+        _append(self._metrics, line)
+        if self._board is not None and finite:
+            self._board.scalars(message.step, finite, wall_s)
+        if not strange:
+            return None
+        text = f"step {message.step}: " + ", ".join(f"{k} is {v}" for k, v in strange.items())
+        return EventReported(source=message.source, kind=NOT_FINITE, text=text)
+
+    def event(self, message: EventReported, wall_s: float) -> None:
+        """Write one event."""
+        line = {
+            "time": round(wall_s, 3),
+            "source": message.source,
+            "kind": message.kind,
+            "text": message.text,
+            "values": message.values,
+        }
+        _append(self._events, line)
+
+    def close(self) -> None:
+        """Close all of them."""
+        self._metrics.close()
+        self._events.close()
+        if self._board is not None:
+            self._board.close()
+
+
+class Recorder:
+    """Hands records to `Files` on a thread of its own.
+
+    Args:
+        files: where to.
+        broken: called once with the reason when the disk does not take a record.
+    """
+
+    def __init__(self, files: Files, broken: Callable[[str], None]) -> None:
+        self._files = files
+        self._broken = broken
+        self._pending: deque[tuple[EventReported | StepRecorded, float]] = deque()
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="recorder")
+        self._work = asyncio.Event()
+        self._room = asyncio.Event()
+        self._room.set()
+        self._closing = False
+        self._task = asyncio.create_task(self._run(), name="recorder")
+
+    def record(self, message: EventReported | StepRecorded) -> None:
+        """Take one record; it is stamped with the present time and written soon."""
+        self._pending.append((message, time.time()))
+        self._work.set()
+        if len(self._pending) >= PENDING_MAX:
+            self._room.clear()
+
+    async def room(self) -> None:
+        """Wait until the disk has caught up; for whoever takes records from others."""
+        await self._room.wait()
+
+    async def close(self) -> None:
+        """Write what is pending and close the files."""
+        self._closing = True
+        self._work.set()
+        await self._task
+        self._thread.shutdown()
+        self._files.close()
+
+    async def _run(self) -> None:
+        loop = asyncio.get_running_loop()
+        healthy = True
+        while True:
+            if not self._pending:
+                if self._closing:
+                    return
+                self._work.clear()
+                await self._work.wait()
+                continue
+            batch = tuple(self._pending)
+            self._pending.clear()
+            self._room.set()
+            if not healthy:
+                continue
+            try:
+                await loop.run_in_executor(self._thread, self._write, batch)
+            except OSError as error:
+                healthy = False
+                self._broken(f"the run folder cannot be written: {error}")
+
+    def _write(self, batch: tuple[tuple[EventReported | StepRecorded, float], ...]) -> None:
+        for message, wall_s in batch:
+            if isinstance(message, EventReported):
+                self._files.event(message, wall_s)
+            elif (strange := self._files.step(message, wall_s)) is not None:
+                self._files.event(strange, wall_s)
+
+
+def _append(file: BinaryIO, line: dict[str, Any]) -> None:
+    file.write(orjson.dumps(line, default=repr, option=orjson.OPT_APPEND_NEWLINE))
+    file.flush()

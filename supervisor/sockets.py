@@ -1,0 +1,65 @@
+"""The private folder of a run's sockets, and the address of every actor in it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final
+
+from milepost.configs.spec import Address
+from milepost.supervisor.book import SUPERVISOR
+from milepost.supervisor.cleanup.reaper import FOLDER_PREFIX, MARK
+
+PATH_CHARS_MAX: Final = 107
+"""Longer paths do not fit into a socket address (`sun_path`) and fail with a confusing error."""
+ATTACH: Final = "attach"
+"""The socket for clients that are no actors."""
+
+
+def create_folder(run_id: str) -> Path:
+    """A new folder (mode 0700, random name) under the user's runtime folder or /tmp.
+
+    Raises:
+        OSError: neither can be written.
+    """
+    folder = Path(tempfile.mkdtemp(prefix=FOLDER_PREFIX, dir=_base()))
+    (folder / MARK).write_text(run_id, encoding="ascii")
+    return folder
+
+
+def remove_folder(folder: Path) -> None:
+    """Remove it with all sockets in it."""
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def addresses(folder: Path, actors: Iterable[str]) -> dict[str, Address]:
+    """Where the mailbox of each actor and of the supervisor is.
+
+    Raises:
+        ValueError: an actor's name makes the path too long for a socket.
+    """
+    return {name: Address(endpoint=endpoint(folder, name)) for name in (*actors, SUPERVISOR)}
+
+
+def endpoint(folder: Path, name: str) -> str:
+    """`ipc://` endpoint of one socket.
+
+    Raises:
+        ValueError: the path is too long for a socket.
+    """
+    path = str(folder / name)
+    if len(os.fsencode(path)) > PATH_CHARS_MAX:
+        raise ValueError(
+            f"socket path {path} has {len(os.fsencode(path))} bytes, the system takes"
+            f" {PATH_CHARS_MAX}: shorten the actor's name or set XDG_RUNTIME_DIR to a shorter path"
+        )
+    return f"ipc://{path}"
+
+
+def _base() -> str:
+    runtime = os.environ.get("XDG_RUNTIME_DIR", "")
+    usable = runtime and Path(runtime).is_dir() and os.access(runtime, os.W_OK | os.X_OK)
+    return runtime if usable and len(runtime) < PATH_CHARS_MAX // 2 else tempfile.gettempdir()
