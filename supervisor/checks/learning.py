@@ -11,8 +11,7 @@ from milepost.supervisor.checks.check import Finding, Subject
 
 
 def sampling_is_recomputable(subject: Subject) -> Iterator[Finding]:
-    """Without it, engine and trainer would speak of two distributions: the trainer recomputes
-    log-probs over the whole vocabulary, the engine would have drawn from a part of it."""
+    """A trainer that recomputes log-probs of a distribution that was not sampled from."""
     if subject.topology.algorithm.estimator == "sft":
         return
     sampling = subject.topology.sampling
@@ -27,8 +26,7 @@ def sampling_is_recomputable(subject: Subject) -> Iterator[Finding]:
 
 
 def batch_divides(subject: Subject) -> Iterator[Finding]:
-    """Without it, a group would have nothing to be compared with, a minibatch or a rank would
-    stay empty, or the buffer could never hold one whole batch."""
+    """A group with nothing to compare with, an empty minibatch, a batch that never fills."""
     topology = subject.topology
     algorithm, trainer, buffer = topology.algorithm, topology.actors.trainer, topology.actors.buffer
     prompts, minibatches = algorithm.prompts_per_step, algorithm.minibatches_per_step
@@ -53,8 +51,7 @@ def batch_divides(subject: Subject) -> Iterator[Finding]:
 
 
 def loss_is_defined(subject: Subject) -> Iterator[Finding]:
-    """Without it, a setting would be ignored in silence, or the loss would not be the one that
-    its name promises."""
+    """A term of the loss that is ignored in silence, or clips the wrong way."""
     algorithm = subject.topology.algorithm
     if algorithm.estimator == "sft":
         return
@@ -81,8 +78,7 @@ def _correction(algorithm: AlgorithmConfig) -> Iterator[Finding]:
 
 
 def optimizer_can_step(subject: Subject) -> Iterator[Finding]:
-    """Without it, the optimizer would divide by zero, or the learning rate would never be the
-    one that is written down."""
+    """A learning rate that is never reached, or a division by zero inside Adam."""
     trainer = subject.topology.actors.trainer
     if trainer is None:
         return

@@ -11,8 +11,7 @@ from milepost.supervisor.checks.check import Finding, Subject
 
 
 def tokens_fit(subject: Subject) -> Iterator[Finding]:
-    """Without it, a conversation would outgrow the model's context or the trainer's micro-batch
-    in the middle of a run."""
+    """A conversation that outgrows the model's context or a micro-batch in the middle of a run."""
     topology = subject.topology
     model, limits, trainer = topology.model, topology.limits, topology.actors.trainer
     if model is None or topology.algorithm.estimator == "sft":
@@ -39,8 +38,7 @@ def tokens_fit(subject: Subject) -> Iterator[Finding]:
 
 
 def work_fits(subject: Subject) -> Iterator[Finding]:
-    """Without it, an actor would refuse work that another one is allowed to send, or a group
-    could never become complete."""
+    """An actor that refuses work which another one may send; a group that never completes."""
     topology = subject.topology
     rollout = topology.actors.rollout
     if rollout is None or topology.algorithm.estimator == "sft":
@@ -54,9 +52,7 @@ def work_fits(subject: Subject) -> Iterator[Finding]:
     for where, name, replicas, room in _rooms(topology):
         wanted = budget + _evaluated_at_once(topology)
         if room * replicas < wanted:
-            what = (
-                f"{name} = {room} for each of {replicas}, but {wanted} episodes may be in flight"
-            )
+            what = f"{name} = {room} for each of {replicas}, but {wanted} episodes may be in flight"
             remedy = f"set {-(-wanted // replicas)} or more, or lower the number in flight"
             yield Problem(what, f"{where}.{name}", remedy)
 
@@ -80,14 +76,15 @@ def _evaluated_at_once(topology: Topology) -> int:
 def _engine_slots(topology: Topology) -> Iterator[Finding]:
     engine = topology.actors.engine
     if engine is not None and engine.running_max > engine.slots:
-        what = f"running_max = {engine.running_max} requests need a row each, slots = {engine.slots}"
+        what = (
+            f"running_max = {engine.running_max} requests need a row each, slots = {engine.slots}"
+        )
         remedy = f"set slots = {engine.running_max} or more; what is left over keeps prefixes"
         yield Problem(what, "$.actors.engine.slots", remedy)
 
 
 def system_limits_agree(subject: Subject) -> Iterator[Finding]:
-    """Without it, the bus would refuse a message that another table allows, or a healthy actor
-    would count as stuck."""
+    """A message that one table allows and the bus refuses; a healthy actor called stuck."""
     topology = subject.topology
     bus, timeouts, publisher = (
         topology.system.bus,
@@ -114,8 +111,7 @@ def system_limits_agree(subject: Subject) -> Iterator[Finding]:
 
 
 def devices_are_named(subject: Subject) -> Iterator[Finding]:
-    """Without it, a process would find out after loading everything that its device has no such
-    name."""
+    """A process that loads everything and then finds that its device has no such name."""
     actors = subject.topology.actors
     for table, config in (("engine", actors.engine), ("trainer", actors.trainer)):
         if config is not None and not re.fullmatch(r"cpu|cuda(:\d+)?", config.device):

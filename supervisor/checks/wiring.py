@@ -36,16 +36,14 @@ RESERVED: Final = frozenset({*KINDS, "supervisor"})
 
 
 def topology_reads(subject: Subject) -> Iterator[Finding]:
-    """Without it, `RUN/topology.toml` would not be the topology that ran, and no run could be
-    repeated from it."""
+    """A `RUN/topology.toml` that is not the topology that ran."""
     again = decode(tomllib.loads(dump_topology(subject.topology)))
     if again != subject.topology:
         yield Problem("the topology does not read back as itself", "$")
 
 
 def actors_fit(subject: Subject) -> Iterator[Finding]:
-    """Without it, the run would wait for ever for an actor that nobody started, or carry one
-    along that has nothing to do."""
+    """A wait without end for an actor that nobody started; an actor without any work."""
     topology = subject.topology
     present = built_in(topology)
     if not present:
@@ -69,8 +67,7 @@ def actors_fit(subject: Subject) -> Iterator[Finding]:
 
 
 def names_are_free(subject: Subject) -> Iterator[Finding]:
-    """Without it, two processes would answer to one name, and a message would reach the wrong
-    one."""
+    """Two processes that answer to one name, and messages that reach the wrong one."""
     for name in subject.topology.custom:
         if name in RESERVED:
             what = f"`{name}` is the name of a built-in actor"
@@ -81,7 +78,7 @@ def names_are_free(subject: Subject) -> Iterator[Finding]:
 
 
 def model_is_given(subject: Subject) -> Iterator[Finding]:
-    """Without it, it would be a guess which weights the run starts from."""
+    """A run that starts from other weights than meant."""
     model = subject.topology.model
     if model is None:
         return
@@ -101,7 +98,7 @@ def _made_by(recipe: str) -> Iterator[Finding]:
         warm_up = load_topology(recipe)
     except ConfigError as error:
         for problem in error.problems:
-            yield Problem(f"{problem.what} ({problem.where} of `{recipe}`)", where, problem.remedy)
+            yield Problem(f"`{recipe}` cannot be read: {problem.what}", where, problem.remedy)
         return
     if warm_up.actors.trainer is None:
         what = f"`{recipe}` has no trainer, so it makes no checkpoint"
@@ -112,7 +109,7 @@ def _made_by(recipe: str) -> Iterator[Finding]:
 
 
 def evaluation_is_possible(subject: Subject) -> Iterator[Finding]:
-    """Without it, the run would end with no score, or its evaluator would have nothing to ask."""
+    """A run that ends without a score, or scores itself on what it trained on."""
     evaluator = subject.topology.actors.evaluator
     data = subject.topology.data
     if evaluator is None or data is None:
@@ -122,10 +119,9 @@ def evaluation_is_possible(subject: Subject) -> Iterator[Finding]:
         what = f'the file "{data.prompts}" has no held-out part'
         remedy = 'e.g. set it to "FILE.jsonl@[-100:]" and data.prompts to "FILE.jsonl@[:-100]"'
         yield Problem(what, "$.data.held_out_prompts", remedy)
-    if data.held_out_prompts and data.held_out_prompts == data.prompts:
-        if is_prompt_file(data.prompts):
-            what = "the held-out prompts are the training prompts"
-            yield Problem(what, "$.data.held_out_prompts", "cut the file in two with @[a:b]")
+    if data.held_out_prompts == data.prompts and is_prompt_file(data.prompts):
+        what = "the held-out prompts are the training prompts"
+        yield Problem(what, "$.data.held_out_prompts", "cut the file in two with @[a:b]")
 
 
 def _evaluator_does_something(evaluator: EvaluatorConfig) -> Iterator[Finding]:
@@ -137,8 +133,7 @@ def _evaluator_does_something(evaluator: EvaluatorConfig) -> Iterator[Finding]:
 
 
 def staleness_is_settled(subject: Subject) -> Iterator[Finding]:
-    """Without it, a policy for late groups would silently never apply, or groups older than
-    anybody meant would be trained."""
+    """A policy for late groups that never applies; training on older groups than meant."""
     topology = subject.topology
     buffer = topology.actors.buffer
     if buffer is None or topology.algorithm.estimator == "sft":

@@ -1,0 +1,79 @@
+"""Everything that must hold before anything starts, as one list from free to costly."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from milepost.supervisor.checks.check import Check, Checked, Note, Stage, Subject, run_checks
+from milepost.supervisor.checks.code import user_code_loads
+from milepost.supervisor.checks.files import checkpoint_is_complete, prompts_are_readable
+from milepost.supervisor.checks.learning import (
+    batch_divides,
+    loss_is_defined,
+    optimizer_can_step,
+    sampling_is_recomputable,
+)
+from milepost.supervisor.checks.limits import (
+    devices_are_named,
+    system_limits_agree,
+    tokens_fit,
+    work_fits,
+)
+from milepost.supervisor.checks.machine import (
+    Machine,
+    folder_is_ready,
+    machine_has_room,
+    python_asserts,
+    versions_are_tested,
+)
+from milepost.supervisor.checks.wiring import (
+    actors_fit,
+    evaluation_is_possible,
+    model_is_given,
+    names_are_free,
+    staleness_is_settled,
+    topology_reads,
+)
+
+__all__ = ["CHECKS", "Check", "Checked", "Machine", "Note", "Stage", "Subject", "run_checks"]
+
+READING: Final = Stage.READING
+FILES: Final = Stage.FILES
+CODE: Final = Stage.CODE
+
+CHECKS: Final = (
+    # the topology alone: no file, no process, no import of anybody's code
+    Check("the topology parses and has no unknown key", READING, topology_reads),
+    Check("every actor that the estimator needs is there, and no other", READING, actors_fit),
+    Check("no two actors claim the same name", READING, names_are_free),
+    Check("the starting checkpoint is named once", READING, model_is_given),
+    Check(
+        "sampling is the distribution that the trainer recomputes",
+        READING,
+        sampling_is_recomputable,
+    ),
+    Check("groups, batches, minibatches and ranks divide", READING, batch_divides),
+    Check("the loss has the terms that are asked for", READING, loss_is_defined),
+    Check("the optimizer's numbers and schedule make sense", READING, optimizer_can_step),
+    Check("the limit on stale weights and its policy go together", READING, staleness_is_settled),
+    Check("token limits fit the model, the episode and the micro-batch", READING, tokens_fit),
+    Check("work in flight fits every actor that holds it", READING, work_fits),
+    Check("limits of the bus and deadlines agree", READING, system_limits_agree),
+    Check("devices have names that exist", READING, devices_are_named),
+    Check(
+        "the evaluator has prompts of its own and something to do", READING, evaluation_is_possible
+    ),
+    # what it names on this machine, and what this machine has
+    Check("assertions are on", FILES, python_asserts),
+    Check("installed versions are the tested ones", FILES, versions_are_tested),
+    Check("the run folder is new, or this is a resume", FILES, folder_is_ready),
+    Check("the starting checkpoint is complete and of a known kind", FILES, checkpoint_is_complete),
+    Check("every line of the prompt files is a prompt", FILES, prompts_are_readable),
+    Check("disk, memory, shared memory and open files suffice", FILES, machine_has_room),
+    # the user's own code, in a process of its own
+    Check(
+        "agent, prompts, reward, filters and devices load and fit their calls",
+        CODE,
+        user_code_loads,
+    ),
+)

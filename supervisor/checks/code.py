@@ -1,0 +1,129 @@
+"""Checks of the user's own code, loaded in a process of its own.
+
+The supervisor never imports it: an agent may import torch, end the process, or hang, and none of
+that may happen to the process that watches all others.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from milepost.configs.problem import Problem
+from milepost.configs.topology import Topology
+from milepost.supervisor.checks.check import Finding, Subject
+from milepost.supervisor.checks.probe import Fault, Probe, Target
+from milepost.supervisor.checks.wiring import is_prompt_file
+
+BUILT_IN_FILTERS: Final = ("zero_spread",)
+
+
+def user_code_loads(subject: Subject) -> Iterator[Finding]:
+    """An agent, reward or filter that fails when it is imported, after all else has started."""
+    targets = targets_of(subject.topology)
+    if not targets:
+        return
+    deadline_s = subject.topology.system.timeouts.hello_s
+    for target, fault in probe(targets, deadline_s):
+        yield Problem(fault.what, target.where, fault.remedy)
+
+
+def targets_of(topology: Topology) -> tuple[Target, ...]:
+    """Everything in the topology that is named by import path or by device."""
+    found: list[Target] = []
+    actors, data, model = topology.actors, topology.data, topology.model
+    if actors.agent is not None:
+        agent = actors.agent
+        found.append(Target("agent", agent.agent, "$.actors.agent.agent", agent.options))
+    if data is not None:
+        seed = {"seed": topology.run.seed, "options": data.options}
+        if not is_prompt_file(data.prompts):
+            found.append(
+                Target("prompts", data.prompts, "$.data.prompts", {"split": "train"} | seed)
+            )
+        held_out = data.held_out_prompts or data.prompts
+        if actors.evaluator is not None and not is_prompt_file(held_out):
+            options = {"split": "held_out"} | seed
+            found.append(Target("prompts", held_out, "$.data.held_out_prompts", options))
+        if data.reward:
+            found.append(Target("reward", data.reward, "$.data.reward"))
+    if model is not None and model.create:
+        found.append(Target("create", model.create, "$.model.create"))
+    if actors.buffer is not None:
+        for index, path in enumerate(actors.buffer.filters):
+            if path not in BUILT_IN_FILTERS:
+                found.append(Target("filter", path, f"$.actors.buffer.filters[{index}]"))
+    for name, custom in topology.custom.items():
+        found.append(Target("core", custom.core, f"$.custom.{name}.core"))
+    for table, config in (("engine", actors.engine), ("trainer", actors.trainer)):
+        if config is not None and config.device != "cpu":
+            found.append(Target("device", config.device, f"$.actors.{table}.device"))
+    return tuple(found)
+
+
+def probe(targets: tuple[Target, ...], deadline_s: float) -> Iterator[tuple[Target, Fault]]:
+    """What is wrong with each target, found in a child process.
+
+    When the child dies or hangs, the rest is loaded in another one, so that one bad agent hides
+    no other problem.
+    """
+    rest = targets
+    while rest:
+        probes, end = _run_child(rest, deadline_s)
+        for target, result in zip(rest, probes, strict=False):
+            for fault in result.faults:
+                yield target, fault
+        done = len(probes)
+        if done < len(rest):
+            target = rest[done]
+            remedy = "do nothing at import that ends, blocks or replaces the process"
+            yield target, Fault(f"loading `{target.path}` {end}", remedy)
+        rest = rest[done + 1 :]
+
+
+def _run_child(targets: tuple[Target, ...], deadline_s: float) -> tuple[list[Probe], str]:
+    """Results of the targets that the child got done with, and how it ended."""
+    with tempfile.TemporaryDirectory(prefix="milepost-check-") as folder:
+        answers = Path(folder) / "answers"
+        answers.touch()
+        command = [sys.executable, "-P", "-m", "milepost.supervisor.checks.probe", str(answers)]
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+        )
+        try:
+            _, errors = process.communicate(msgspec.json.encode(targets), timeout=deadline_s)
+            end = _how_it_ended(process.returncode, errors)
+        except subprocess.TimeoutExpired:
+            end = f"took longer than system.timeouts.hello_s = {deadline_s:g}"
+        finally:
+            _kill_group(process)
+        lines = answers.read_bytes().splitlines()
+    return [msgspec.json.decode(line, type=Probe) for line in lines], end
+
+
+def _kill_group(process: subprocess.Popen[bytes]) -> None:
+    """Whatever the user's code has started at import goes with the child."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def _how_it_ended(code: int, errors: bytes) -> str:
+    last = errors.decode(errors="replace").strip().rpartition("\n")[2]
+    words = f": {last}" if last else ""
+    if code < 0:
+        return f"ended the process with {signal.Signals(-code).name}{words}"
+    return f"ended the process with exit code {code}{words}"

@@ -1,0 +1,201 @@
+"""The child process that loads the user's code and says what is wrong with it.
+
+`python -P -m milepost.supervisor.checks.probe ANSWERS`: targets as JSON on stdin, one line of JSON
+for each into the file ANSWERS, written as soon as it is known. Whatever the user's code prints or
+breaks, the lines written before are whole.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+import traceback
+from collections.abc import Callable, Iterator
+from importlib import import_module
+from itertools import islice
+from pathlib import Path
+from typing import Any, Final, Literal
+
+import msgspec
+from msgspec import Struct
+
+from milepost.configs.suggest import did_you_mean
+from milepost.messages.shared import Prompt
+
+
+class Target(Struct, frozen=True):
+    """One thing to load."""
+
+    kind: Literal["agent", "prompts", "reward", "filter", "create", "core", "device"]
+    path: str
+    """`module:name`, or a device."""
+    where: str
+    options: dict[str, Any] = {}
+
+
+class Fault(Struct, frozen=True):
+    """What is wrong, and what to do."""
+
+    what: str
+    remedy: str = ""
+
+
+class Probe(Struct, frozen=True):
+    """What is wrong with one target; nothing, if it can be used."""
+
+    faults: list[Fault]
+
+
+CALLS: Final[dict[str, tuple[str, ...]]] = {
+    "prompts": ("split", "seed", "options"),
+    "reward": ("episode", "reply"),
+    "filter": ("rewards",),
+    "create": ("folder", "seed", "options"),
+    "core": ("context",),
+}
+"""Kind of function -> the arguments it is called with."""
+
+
+def main() -> None:
+    """Load every target in order."""
+    targets = msgspec.json.decode(sys.stdin.buffer.read(), type=list[Target])
+    with Path(sys.argv[1]).open("ab", buffering=0) as answers:
+        answers.writelines(
+            msgspec.json.encode(Probe(list(look_at(target)))) + b"\n" for target in targets
+        )
+
+
+def look_at(target: Target) -> Iterator[Fault]:
+    """Everything that is wrong with one target."""
+    if target.kind == "device":
+        yield from _device(target.path)
+        return
+    try:
+        found = resolve(target.path)
+    except LoadError as error:
+        yield error.fault
+        return
+    if target.kind == "agent":
+        yield from _agent(target, found)
+        return
+    yield from _callable(target, found)
+
+
+class LoadError(Exception):
+    """The import path leads nowhere."""
+
+    def __init__(self, fault: Fault) -> None:
+        super().__init__(fault.what)
+        self.fault = fault
+
+
+def resolve(path: str) -> Any:
+    """What `module:name` names.
+
+    Raises:
+        LoadError: malformed, not importable, or no such name in the module.
+    """
+    module_name, _, name = path.partition(":")
+    if not module_name or not name:
+        raise LoadError(Fault(f'"{path}" is no import path', "write module:name"))
+    try:
+        module = import_module(module_name)
+    except Exception as error:
+        raise LoadError(_import_fault(module_name, error)) from error
+    if not hasattr(module, name):
+        known = [each for each in vars(module) if not each.startswith("_")]
+        fault = Fault(f"module {module_name} has no `{name}`", did_you_mean(name, known))
+        raise LoadError(fault)
+    return getattr(module, name)
+
+
+def _import_fault(module_name: str, error: Exception) -> Fault:
+    missing = error.name if isinstance(error, ModuleNotFoundError) else None
+    if missing is not None and f"{module_name}.".startswith(f"{missing}."):
+        remedy = "install it, or put its folder on PYTHONPATH"
+        return Fault(f"no module called `{missing}`", remedy)
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    place = f"{last.filename}:{last.lineno}"
+    return Fault(f"importing {module_name} raised {type(error).__name__}: {error}", f"see {place}")
+
+
+def _agent(target: Target, found: Any) -> Iterator[Fault]:
+    base: Any = import_module("milepost.actors.agent").Agent
+    if not isinstance(found, type) or not issubclass(found, base):
+        yield Fault(f"`{target.path}` is no subclass of milepost.actors.agent.Agent", "derive it")
+        return
+    run: Any = getattr(found, "run", None)
+    if run is getattr(base, "run", None):
+        yield Fault(f"`{target.path}` has no method run", "add `async def run(self, episode)`")
+    elif not inspect.iscoroutinefunction(run):
+        yield Fault(f"`{target.path}.run` is not async", "write `async def run(self, episode)`")
+    elif problem := _does_not_take(run, ("self", "episode")):
+        yield Fault(f"`{target.path}.run` {problem}", "write `async def run(self, episode)`")
+    try:
+        inspect.signature(found).bind(**target.options)
+    except TypeError as error:
+        remedy = "make $.actors.agent.options the keyword arguments of its __init__"
+        yield Fault(f"`{target.path}` does not take its options: {error}", remedy)
+
+
+def _callable(target: Target, found: Any) -> Iterator[Fault]:
+    if not callable(found):
+        yield Fault(f"`{target.path}` is {type(found).__name__}, not a function")
+        return
+    arguments = CALLS[target.kind]
+    if problem := _does_not_take(found, arguments):
+        yield Fault(f"`{target.path}` {problem}", f"it is called as f({', '.join(arguments)})")
+    elif target.kind == "prompts":
+        yield from _prompts(target, found)
+    elif target.kind == "filter":
+        yield from _filter(target, found)
+
+
+def _does_not_take(function: Callable[..., Any], arguments: tuple[str, ...]) -> str:
+    try:
+        inspect.signature(function).bind(*arguments)
+    except TypeError as error:
+        return f"does not take ({', '.join(arguments)}): {error}"
+    except ValueError:
+        # Built-in functions may have no signature to look at.
+        return ""
+    return ""
+
+
+def _prompts(target: Target, function: Callable[..., Any]) -> Iterator[Fault]:
+    options = target.options
+    call = f"{target.path} for split {options['split']!r}"
+    try:
+        first = list(islice(function(options["split"], options["seed"], options["options"]), 1))
+    except Exception as error:  # noqa: BLE001 - user code may raise anything; it is the answer
+        yield Fault(f"{call} raised {type(error).__name__}: {error}")
+        return
+    if not first:
+        yield Fault(f"{call} yields nothing")
+    elif not isinstance(first[0], Prompt):
+        what = f"{call} yields {type(first[0]).__name__}"
+        yield Fault(what, "yield milepost.messages.shared.Prompt")
+
+
+def _filter(target: Target, function: Callable[..., Any]) -> Iterator[Fault]:
+    rewards = [0.0, 1.0]
+    try:
+        reason = function(rewards)
+    except Exception as error:  # noqa: BLE001 - user code may raise anything; it is the answer
+        yield Fault(f"{target.path}({rewards}) raised {type(error).__name__}: {error}")
+        return
+    if not isinstance(reason, str):
+        what = f"{target.path}({rewards}) gave {type(reason).__name__}"
+        yield Fault(what, "return the reason to drop the group, or an empty string to keep it")
+
+
+def _device(device: str) -> Iterator[Fault]:
+    cuda = import_module("torch").cuda
+    count = cuda.device_count() if cuda.is_available() else 0
+    index = int(device.partition(":")[2] or 0)
+    if index >= count:
+        yield Fault(f'device "{device}": this machine has {count} CUDA devices', 'set "cpu"')
+
+
+if __name__ == "__main__":
+    main()
