@@ -89,8 +89,8 @@ class StoreRecovered(Message, kw_only=True):
 
     stored: tuple[str, ...]
     """Groups held whole, in order."""
-    trained: tuple[str, ...]
-    """Groups trained since the checkpoint before the last one."""
+    trained: dict[str, NonNegative]
+    """Group -> step, for groups trained since the oldest checkpoint that is kept."""
     groups_spent: NonNegative
     """Groups trained, or refused at the trainer's door, since the run began."""
 

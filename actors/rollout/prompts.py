@@ -1,0 +1,186 @@
+"""Where prompts come from: a JSONL file, or a function of the user's.
+
+A file has one JSON object on each line, with `messages` (a list of chat messages, required) and
+optionally `label` (any JSON value), `metadata` (an object), `tools` (OpenAI tool definitions) and
+`prompt_id` (a string, by default the file's name and line). `FILE.jsonl@[a:b]` takes the prompts
+a to b, counted from 0, with Python's meaning of negative and missing bounds.
+
+A function is named `module:function` and called as `function(split, seed, options)`, where split
+is `train` or `held_out`; it returns or yields `Prompt` objects.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator
+from importlib import import_module
+from itertools import islice
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from milepost.configs.run import DataConfig
+from milepost.messages.shared import ChatMessage, Prompt
+
+PROMPTS_MAX: Final = 10_000_000
+SLICE: Final = re.compile(r"^(?P<path>.+)@\[(?P<start>-?\d*):(?P<stop>-?\d*)\]$")
+ROLES: Final = ("system", "developer", "user", "assistant", "tool")
+
+
+class PromptError(ValueError):
+    """A source of prompts cannot be read; the text says where and why."""
+
+
+class _Line(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    messages: list[ChatMessage]
+    label: Any = None
+    metadata: dict[str, Any] = {}
+    tools: list[dict[str, Any]] = []
+    prompt_id: str = ""
+
+
+def load_train_prompts(data: DataConfig, seed: int) -> list[Prompt]:
+    """The prompts of `data.prompts` with split `train`.
+
+    Raises:
+        PromptError: the source cannot be read, is empty, or repeats a prompt id.
+    """
+    return load_prompts(data.prompts, "train", seed, data.options)
+
+
+def load_held_out_prompts(data: DataConfig, seed: int) -> list[Prompt]:
+    """The prompts that nothing is trained on.
+
+    Raises:
+        PromptError: as above, or a file source without `data.held_out_prompts`.
+    """
+    source = data.held_out_prompts or data.prompts
+    if not data.held_out_prompts and is_file(source):
+        raise PromptError(
+            f"data.prompts is the file {source!r}, which has no held-out part: set "
+            f"data.held_out_prompts, e.g. to {SLICE_EXAMPLE!r}"
+        )
+    return load_prompts(source, "held_out", seed, data.options)
+
+
+SLICE_EXAMPLE: Final = "FILE.jsonl@[-100:]"
+
+
+def is_file(source: str) -> bool:
+    """True when `source` names a file, not a function."""
+    path = match["path"] if (match := SLICE.match(source)) else source
+    return path.endswith(".jsonl")
+
+
+def load_prompts(source: str, split: str, seed: int, options: dict[str, Any]) -> list[Prompt]:
+    """Every prompt of `source`, in its own order.
+
+    Raises:
+        PromptError: see the module.
+    """
+    read = _from_file(source) if is_file(source) else _from_function(source, split, seed, options)
+    prompts = list(islice(read, PROMPTS_MAX + 1))
+    if not prompts:
+        raise PromptError(f"prompt source {source!r} is empty for split {split!r}")
+    if len(prompts) > PROMPTS_MAX:
+        raise PromptError(f"prompt source {source!r} yields more than {PROMPTS_MAX} prompts")
+    _refuse_repeats(source, prompts)
+    return prompts
+
+
+def _refuse_repeats(source: str, prompts: list[Prompt]) -> None:
+    seen: dict[str, int] = {}
+    for index, prompt in enumerate(prompts):
+        first = seen.setdefault(prompt.prompt_id, index)
+        if first != index:
+            raise PromptError(
+                f"prompt source {source!r}: prompts {first} and {index} are both called "
+                f"{prompt.prompt_id!r}"
+            )
+
+
+# ---- files -------------------------------------------------------------------------------
+
+
+def _from_file(source: str) -> list[Prompt]:
+    match = SLICE.match(source)
+    path = Path(match["path"] if match else source)
+    try:
+        with path.open("rb") as file:
+            prompts = list(_parse_lines(path, file))
+    except OSError as error:
+        raise PromptError(f"prompt file {path} cannot be read: {error.strerror}") from error
+    if match:
+        bounds = [int(match[name]) if match[name] else None for name in ("start", "stop")]
+        return prompts[slice(*bounds)]
+    return prompts
+
+
+def _parse_lines(path: Path, lines: Iterable[bytes]) -> Iterator[Prompt]:
+    decoder = msgspec.json.Decoder(_Line)
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        try:
+            parsed = decoder.decode(line)
+        except msgspec.DecodeError as error:
+            raise PromptError(f"{path}, line {number}: {error}") from error
+        if problem := _problem_with(parsed.messages):
+            raise PromptError(f"{path}, line {number}: {problem}")
+        yield Prompt(
+            prompt_id=parsed.prompt_id or f"{path.stem}:{number}",
+            messages=parsed.messages,
+            label=parsed.label,
+            metadata=parsed.metadata,
+            tools=parsed.tools,
+        )
+
+
+def _problem_with(messages: list[ChatMessage]) -> str:
+    if not messages:
+        return "`messages` is empty, a prompt needs at least one"
+    for index, message in enumerate(messages):
+        role = message.get("role")
+        if role not in ROLES:
+            known = ", ".join(ROLES)
+            return f"unknown role {role!r} at $.messages[{index}], known are {known}"
+        if "content" not in message and "tool_calls" not in message:
+            return f"neither `content` nor `tool_calls` at $.messages[{index}]"
+    return ""
+
+
+# ---- functions ---------------------------------------------------------------------------
+
+
+def _from_function(source: str, split: str, seed: int, options: dict[str, Any]) -> Iterator[Prompt]:
+    function = resolve(source)
+    for index, prompt in enumerate(function(split, seed, options)):
+        if not isinstance(prompt, Prompt):
+            raise PromptError(
+                f"{source} yielded {type(prompt).__name__} as prompt {index} of split {split!r}, "
+                f"it must yield milepost.messages.shared.Prompt"
+            )
+        if problem := _problem_with(prompt.messages):
+            raise PromptError(f"{source}, prompt {index} of split {split!r}: {problem}")
+        yield prompt
+
+
+def resolve(path: str) -> Callable[..., Any]:
+    """The function called `module:function`.
+
+    Raises:
+        PromptError: no such module or function.
+    """
+    module_name, _, name = path.partition(":")
+    if not module_name or not name:
+        raise PromptError(f"{path!r} is neither FILE.jsonl nor module:function")
+    try:
+        module = import_module(module_name)
+    except ModuleNotFoundError as error:
+        raise PromptError(f"{path!r}: {error}") from error
+    function = getattr(module, name, None)
+    if not callable(function):
+        raise PromptError(f"{path!r}: module {module_name} has no function {name}")
+    found: Callable[..., Any] = function
+    return found
