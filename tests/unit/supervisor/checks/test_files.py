@@ -1,0 +1,168 @@
+"""The checks of files and of this machine."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from milepost.configs.load import decode
+from milepost.configs.problem import Problem
+from milepost.supervisor.checks import Machine, Subject
+from milepost.supervisor.checks.check import Finding
+from milepost.supervisor.checks.files import checkpoint_is_complete, prompts_are_readable
+from milepost.supervisor.checks.machine import (
+    folder_is_ready,
+    machine_has_room,
+    python_asserts,
+    versions_are_tested,
+)
+
+MACHINE = Machine(
+    disk_free_bytes=1 << 40,
+    writable=True,
+    shared_memory_free_bytes=1 << 40,
+    memory_available_bytes=1 << 40,
+    open_files_max=1 << 20,
+    requirements=(("torch>=2.9", "2.13.0+cpu"),),
+    asserts=True,
+)
+
+
+def subject(machine: Machine = MACHINE, **tables: Any) -> Subject:
+    document: dict[str, Any] = {"run": {"name": "tiny", "steps": 1}, **tables}
+    return Subject(decode(document), machine)
+
+
+def told(findings: list[Finding]) -> list[str]:
+    return [finding.what for finding in findings if isinstance(finding, Problem)]
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Path:
+    folder = tmp_path / "model"
+    folder.mkdir()
+    config = {"model_type": "qwen3", "max_position_embeddings": 512}
+    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    (folder / "tokenizer.json").write_text("{}", encoding="utf-8")
+    (folder / "model.safetensors").write_bytes(b"x" * 1000)
+    return folder
+
+
+def model(folder: Path, context_tokens_max: int = 256) -> dict[str, Any]:
+    return {"path": str(folder), "context_tokens_max": context_tokens_max}
+
+
+def test_a_complete_checkpoint_has_no_problem(checkpoint: Path) -> None:
+    assert list(checkpoint_is_complete(subject(model=model(checkpoint)))) == []
+
+
+@pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "model.safetensors"])
+def test_each_missing_file_of_a_checkpoint_is_named(checkpoint: Path, name: str) -> None:
+    (checkpoint / name).unlink()
+    (problem,) = told(list(checkpoint_is_complete(subject(model=model(checkpoint)))))
+    assert name.removeprefix("model") in problem
+
+
+def test_an_unknown_architecture_and_a_short_context_are_both_told(checkpoint: Path) -> None:
+    config = {"model_type": "bert", "max_position_embeddings": 100}
+    (checkpoint / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    assert told(list(checkpoint_is_complete(subject(model=model(checkpoint))))) == [
+        'model_type "bert" is not supported',
+        "context_tokens_max = 256, but the model has 100 positions",
+    ]
+
+
+def test_a_broken_config_and_a_missing_folder_are_told(checkpoint: Path) -> None:
+    (checkpoint / "config.json").write_text("{", encoding="utf-8")
+    (broken,) = told(list(checkpoint_is_complete(subject(model=model(checkpoint)))))
+    assert broken.startswith("not JSON")
+    (missing,) = told(list(checkpoint_is_complete(subject(model=model(checkpoint / "no")))))
+    assert missing.endswith("is not a folder")
+
+
+def test_a_checkpoint_that_is_still_to_be_made_is_only_noted() -> None:
+    assert told(list(checkpoint_is_complete(subject(model={"made_by": "lookup_warmup"})))) == []
+
+
+def test_a_bad_line_of_the_prompt_file_is_named_by_its_number(tmp_path: Path) -> None:
+    path = tmp_path / "p.jsonl"
+    good = '{"messages": [{"role": "user", "content": "hi"}]}'
+    path.write_text(f"{good}\n\n{good[:-1]}\n", encoding="utf-8")
+    (problem,) = told(list(prompts_are_readable(subject(data={"prompts": str(path)}))))
+    assert "line 3" in problem
+    path.write_text(f"{good}\n{good}\n", encoding="utf-8")
+    assert told(list(prompts_are_readable(subject(data={"prompts": str(path)})))) == []
+
+
+def test_a_run_folder_must_be_new_or_hold_the_run_to_resume(tmp_path: Path) -> None:
+    new = replace(subject(), run_folder=tmp_path / "run")
+    assert told(list(folder_is_ready(new))) == []
+    assert told(list(folder_is_ready(replace(new, resuming=True)))) == [
+        "nothing to resume: no topology.toml"
+    ]
+    (tmp_path / "run").mkdir()
+    assert told(list(folder_is_ready(new))) == []
+    (tmp_path / "run" / "topology.toml").touch()
+    assert told(list(folder_is_ready(new))) == ["the run folder is not empty"]
+    assert told(list(folder_is_ready(replace(new, resuming=True)))) == []
+
+
+def test_a_missing_and_an_old_package_are_told_with_both_versions() -> None:
+    machine = replace(
+        MACHINE,
+        requirements=(("torch>=2.9", "2.8.1"), ("msgspec>=0.19,<1", ""), ("rich>=13", "14.0")),
+    )
+    assert told(list(versions_are_tested(subject(machine)))) == [
+        "torch 2.8.1 is installed, not >=2.9",
+        "msgspec is not installed",
+    ]
+
+
+def test_what_is_installed_here_is_what_the_project_asks_for() -> None:
+    """The list of requirements comes from the installed package: it must not be empty."""
+    machine = Machine.look(Path())
+    assert any(text.startswith("torch") for text, _ in machine.requirements)
+    assert told(list(versions_are_tested(subject(machine)))) == []
+
+
+def test_looking_at_a_folder_that_is_not_there_yet_looks_at_where_it_will_be(
+    tmp_path: Path,
+) -> None:
+    machine = Machine.look(tmp_path / "a" / "b")
+    assert machine.writable
+    assert machine.disk_free_bytes > 0
+    assert not (tmp_path / "a").exists()
+
+
+@pytest.mark.parametrize(
+    ("machine", "where"),
+    [
+        (replace(MACHINE, disk_free_bytes=1), "free on disk"),
+        (replace(MACHINE, shared_memory_free_bytes=1), "shared memory"),
+        (replace(MACHINE, memory_available_bytes=1), "memory are available"),
+        (replace(MACHINE, open_files_max=20), "may open 20 files"),
+    ],
+)
+def test_each_thing_that_a_machine_can_run_out_of_is_told(
+    checkpoint: Path, machine: Machine, where: str
+) -> None:
+    tables = {"model": model(checkpoint), "actors": {"publisher": {}, "engine": {}}}
+    (problem,) = told(list(machine_has_room(subject(machine, **tables))))
+    assert where in problem
+
+
+def test_a_system_without_shared_memory_is_not_refused_for_it(checkpoint: Path) -> None:
+    machine = replace(MACHINE, shared_memory_free_bytes=None)
+    tables = {"model": model(checkpoint), "actors": {"publisher": {}}}
+    assert told(list(machine_has_room(subject(machine, **tables)))) == []
+
+
+def test_assertions_that_are_off_are_told() -> None:
+    assert told(list(python_asserts(subject()))) == []
+    assert told(list(python_asserts(subject(replace(MACHINE, asserts=False))))) == [
+        "assertions are switched off"
+    ]

@@ -1,0 +1,254 @@
+"""The checks that look at the topology alone: each rule holds, and each breach is told."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from milepost.configs.load import decode
+from milepost.configs.problem import Problem
+from milepost.configs.read import merge, parse_override
+from milepost.configs.topology import Topology
+from milepost.supervisor.checks import CHECKS, Checked, Machine, Stage, Subject, run_checks
+
+MACHINE = Machine(
+    disk_free_bytes=1 << 40,
+    writable=True,
+    shared_memory_free_bytes=1 << 40,
+    memory_available_bytes=1 << 40,
+    open_files_max=1 << 20,
+    requirements=(),
+    asserts=True,
+)
+GRPO: dict[str, Any] = {
+    "run": {"name": "tiny", "steps": 100},
+    "model": {"path": "/models/tiny", "context_tokens_max": 256},
+    "data": {"prompts": "task:prompts"},
+    "algorithm": {"prompts_per_step": 8, "samples_per_prompt": 8, "minibatches_per_step": 2},
+    "limits": {"tokens_max": 256, "reply_tokens_max": 24},
+    "actors": {
+        "rollout": {},
+        "agent": {"agent": "task:Agent"},
+        "session": {},
+        "engine": {},
+        "buffer": {"max_weight_staleness": 4},
+        "trainer": {"lr": 1e-3},
+        "publisher": {},
+        "evaluator": {},
+    },
+}
+SFT: dict[str, Any] = {
+    "run": {"name": "warm", "steps": 100},
+    "model": {"create": "task:create"},
+    "data": {"prompts": "task:conversations"},
+    "algorithm": {"estimator": "sft"},
+    "actors": {"rollout": {}, "session": {}, "buffer": {}, "trainer": {"lr": 1e-3}},
+}
+READING = [check for check in CHECKS if check.stage is Stage.READING]
+
+
+def topology(document: dict[str, Any], *overrides: str) -> Topology:
+    for override in overrides:
+        document = merge(document, parse_override(override))
+    return decode(document)
+
+
+def problems(document: dict[str, Any], *overrides: str) -> list[Problem]:
+    subject = Subject(topology(document, *overrides), MACHINE)
+    return [problem for checked in run_checks(READING, subject) for problem in checked.problems]
+
+
+@pytest.mark.parametrize("document", [GRPO, SFT], ids=["grpo", "sft"])
+def test_a_sound_topology_has_no_problem(document: dict[str, Any]) -> None:
+    assert problems(document) == []
+
+
+@pytest.mark.parametrize(
+    ("override", "where", "told"),
+    [
+        # which actors
+        ("actors.publisher=false", "$.actors", "needs the actor `publisher`"),
+        ("actors.agent=false", "$.actors", "needs the actor `agent`"),
+        ("model=false", "$.model", "needs the table [model]"),
+        ("data=false", "$.data", "needs the table [data]"),
+        ("custom.engine.core=m:f", "$.custom.engine", "name of a built-in actor"),
+        ("custom.supervisor.core=m:f", "$.custom.supervisor", "name of a built-in actor"),
+        ("custom.a-b.core=m:f", "$.custom.a-b", "cannot be a process name"),
+        # the model
+        ('model.path=""', "$.model", "no starting checkpoint"),
+        ("model.made_by=lookup_warmup", "$.model", "both path and made_by are set"),
+        ("model.create_options={d = 3}", "$.model.create_options", "without create"),
+        # sampling and loss
+        ("sampling.top_p=0.9", "$.sampling.top_p", "cuts the distribution"),
+        ("sampling.top_k=50", "$.sampling.top_k", "cuts the distribution"),
+        ("sampling.min_p=0.1", "$.sampling.min_p", "cuts the distribution"),
+        ("algorithm.kl_coef=0.1", "$.algorithm.kl_coef", "reference model"),
+        ("algorithm.dual_clip=0.5", "$.algorithm.dual_clip", "inside the trust region"),
+        ("algorithm.correction_high=0.9", "$.algorithm.correction_high", "do not enclose 1"),
+        ("algorithm.correction_low=0.5", "$.algorithm.correction_low", "only by clip_or_pop"),
+        # batches
+        ("algorithm.samples_per_prompt=1", "$.algorithm.samples_per_prompt", "group of one"),
+        ("algorithm.minibatches_per_step=3", "$.algorithm.minibatches_per_step", "not divide"),
+        ("actors.trainer.ranks=33", "$.actors.trainer.ranks", "has only 32 trajectories"),
+        ("actors.buffer.groups_max=7", "$.actors.buffer.groups_max", "one batch needs 8 groups"),
+        # optimizer
+        ("actors.trainer.beta2=1.0", "$.actors.trainer.beta2", "never moves"),
+        (
+            "actors.trainer.schedule.warmup_steps=200",
+            "$.actors.trainer.schedule.warmup_steps",
+            "200 of 200 optimizer steps",
+        ),
+        ("actors.trainer.schedule.lr_min=1.0", "$.actors.trainer.schedule.lr_min", "above lr"),
+        (
+            "actors.trainer.schedule.kind=warmup_stable_decay",
+            "$.actors.trainer.schedule.decay_fraction",
+            "never decays",
+        ),
+        (
+            "actors.trainer.schedule.decay_fraction=0.3",
+            "$.actors.trainer.schedule.decay_fraction",
+            "is not read",
+        ),
+        # staleness
+        ("actors.buffer.late=drop", "$.actors.buffer.late", "read only with"),
+        ("algorithm.correction=none", "$.actors.buffer.staleness_policy", "to be corrected"),
+        # limits
+        ("limits.tokens_max=257", "$.limits.tokens_max", "more than the model's context of 256"),
+        ("limits.reply_tokens_max=257", "$.limits.reply_tokens_max", "whole episode"),
+        (
+            "actors.trainer.microbatch_tokens_max=255",
+            "$.actors.trainer.microbatch_tokens_max",
+            "cannot hold one trajectory",
+        ),
+        (
+            "actors.rollout.trajectories_in_flight_max=7",
+            "$.actors.rollout.trajectories_in_flight_max",
+            "one group has 8",
+        ),
+        ("actors.engine.running_max=129", "$.actors.engine.slots", "a row each"),
+        ("actors.engine.requests_max=191", "$.actors.engine.requests_max", "192 episodes"),
+        ("actors.session.sessions_max=100", "$.actors.session.sessions_max", "192 episodes"),
+        ("system.bus.body_bytes_max=2000000000", "$.system.bus.body_bytes_max", "than a frame"),
+        (
+            "actors.publisher.bucket_bytes_max=2000000000",
+            "$.actors.publisher.bucket_bytes_max",
+            "than a frame",
+        ),
+        ("system.bus.window_messages=5000", "$.system.bus.window_messages", "overfill an inbox"),
+        ("system.timeouts.heartbeat_s=2.9", "$.system.timeouts.heartbeat_s", "once a second"),
+        ("actors.engine.device=gpu", "$.actors.engine.device", 'no device is called "gpu"'),
+        # evaluation
+        ("data.prompts=a.jsonl", "$.data.held_out_prompts", "no held-out part"),
+        ("data.prompts=a.jsonl@[:-9]", "$.data.held_out_prompts", "no held-out part"),
+    ],
+)
+def test_each_rule_tells_its_breach_at_its_place(override: str, where: str, told: str) -> None:
+    found = problems(GRPO, override)
+    assert [problem.where for problem in found] == [where]
+    assert told in found[0].what
+    assert found[0].remedy
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ("algorithm.minibatches_per_step=8",),
+        ("actors.trainer.ranks=32",),
+        ("actors.buffer.groups_max=8",),
+        ("limits.tokens_max=255",),
+        ("actors.trainer.microbatch_tokens_max=256",),
+        ("actors.rollout.trajectories_in_flight_max=8",),
+        ("actors.engine.slots=64", "actors.engine.running_max=64"),
+        ("actors.engine.requests_max=96", "actors.engine.replicas=2"),
+        ("actors.evaluator=false", "data.prompts=a.jsonl"),
+        ("data.prompts=a.jsonl@[:-9]", "data.held_out_prompts=a.jsonl@[-9:]"),
+        ("actors.engine.device=cuda:1",),
+        ("algorithm.correction=clip_or_pop", "algorithm.correction_low=0.5"),
+        ("algorithm.dual_clip=3.0",),
+        ("actors.buffer.staleness_policy=pace", "actors.buffer.late=retry"),
+        ("run.mode=sync", "algorithm.correction=none"),
+        ("actors.trainer.schedule.warmup_steps=199",),
+        ("custom.watch_dog.core=m:f",),
+    ],
+)
+def test_the_edge_of_each_rule_is_allowed(overrides: tuple[str, ...]) -> None:
+    assert problems(GRPO, *overrides) == []
+
+
+@pytest.mark.parametrize("policy", ["drop", "pace"])
+def test_a_policy_for_late_groups_needs_a_limit(policy: str) -> None:
+    document = merge(GRPO, {"actors": {"buffer": False}})
+    document = merge(document, {"actors": {"buffer": {"staleness_policy": policy}}})
+    (found,) = problems(document)
+    assert found.where == "$.actors.buffer.max_weight_staleness"
+
+
+def test_supervised_training_has_no_use_for_an_engine() -> None:
+    """It would sit beside the run, hold memory and never be asked."""
+    (found,) = problems(SFT, "actors.engine={}")
+    assert found.where == "$.actors.engine"
+    assert "no use for the actor `engine`" in found.what
+
+
+def test_an_evaluator_without_anything_to_do_is_refused() -> None:
+    found = problems(
+        GRPO,
+        "actors.evaluator.at_start=false",
+        "actors.evaluator.at_end=false",
+        "actors.evaluator.greedy=false",
+        "actors.evaluator.sampled=false",
+    )
+    assert [problem.what for problem in found] == [
+        "no evaluation at any time",
+        "neither greedy nor sampled evaluation",
+    ]
+
+
+def test_the_same_file_for_training_and_evaluation_is_refused() -> None:
+    """The score would measure memory."""
+    (found,) = problems(GRPO, "data.prompts=a.jsonl", "data.held_out_prompts=a.jsonl")
+    assert "are the training prompts" in found.what
+
+
+def test_a_run_of_custom_actors_needs_one_that_ends_it() -> None:
+    document = {"run": {"name": "toy", "steps": 1}, "custom": {"echo": {"core": "m:f"}}}
+    (found,) = problems(document)
+    assert found.what == "no actor says when this run is over"
+    assert problems(document, "custom.echo.significant=true") == []
+
+
+def test_a_recipe_that_makes_no_checkpoint_cannot_be_what_the_model_is_made_by() -> None:
+    (unknown,) = problems(GRPO, 'model.path=""', "model.made_by=lookup_warmupp")
+    assert unknown.where == "$.model.made_by"
+    assert "did you mean `lookup_warmup`" in unknown.remedy
+    (made,) = problems(GRPO, 'model.path=""', "model.made_by=lookup")
+    assert "itself made by `lookup_warmup`" in made.what
+
+
+def test_all_problems_of_a_stage_are_told_and_the_next_stage_is_not_tried() -> None:
+    """Looking at files or importing code for a topology that cannot work would waste a minute."""
+    subject = Subject(topology(GRPO, "sampling.top_k=5", "algorithm.kl_coef=1.0"), MACHINE)
+    results = list(run_checks(CHECKS, subject))
+    assert [checked.check for checked in results] == list(CHECKS)
+    assert sum(len(checked.problems) for checked in results) == 2
+    assert all(checked.skipped == (checked.check.stage > Stage.READING) for checked in results)
+
+
+def test_no_limit_on_stale_weights_is_said_and_is_no_problem() -> None:
+    document = merge(GRPO, {"actors": {"buffer": False}})
+    subject = Subject(topology(document, "actors.buffer.groups_max=16"), MACHINE)
+    noted = [note.where for checked in run_checks(READING, subject) for note in checked.notes]
+    assert noted == ["$.actors.buffer.max_weight_staleness"]
+
+
+def test_each_check_says_what_it_prevents_and_stages_go_from_free_to_costly() -> None:
+    stages = [check.stage for check in CHECKS]
+    assert stages == sorted(stages)
+    assert all(check.prevents.endswith(".") for check in CHECKS)
+    assert len({check.sentence for check in CHECKS}) == len(CHECKS)
+
+
+def test_a_skipped_check_is_no_success() -> None:
+    skipped = Checked(CHECKS[0], skipped=True)
+    assert (skipped.problems, skipped.notes) == ((), ())
