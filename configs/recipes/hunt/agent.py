@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from milepost.actors.agent import Agent, Episode
-from milepost.configs.recipes.hunt.island import TOOLS
 from milepost.configs.recipes.hunt.environment import HuntEnvironment
+from milepost.configs.recipes.hunt.island import TOOLS
 
 
 class HuntAgent(Agent):

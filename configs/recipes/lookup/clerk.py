@@ -32,7 +32,7 @@ from milepost.messages.shared import ChatMessage, Prompt
 class Clerk(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How careless the clerk is."""
 
-    smart: float = 0.2
+    smart: float = 0.25
     """Chance to ask for the right field; otherwise any field, the right one among them."""
     early: float = 0.25
     """Chance to make one look-up too few (but at least one)."""
