@@ -61,8 +61,8 @@ def actors_fit(subject: Subject) -> Iterator[Finding]:
             what = f"{estimator} has no use for the actor `{kind}`"
             remedy = f"remove [actors.{kind}], or set actors.{kind} = false"
             yield Problem(what, f"$.actors.{kind}", remedy)
-    for table in ("model", "data"):
-        if getattr(topology, table) is None:
+    for table, config in (("model", topology.model), ("data", topology.data)):
+        if config is None:
             yield Problem(f"{estimator} needs the table [{table}]", f"$.{table}", f"add [{table}]")
 
 
@@ -82,7 +82,8 @@ def model_is_given(subject: Subject) -> Iterator[Finding]:
     model = subject.topology.model
     if model is None:
         return
-    given = [name for name in ("path", "made_by", "create") if getattr(model, name)]
+    ways = (("path", model.path), ("made_by", model.made_by), ("create", model.create))
+    given = [name for name, value in ways if value]
     if len(given) != 1:
         what = "no starting checkpoint" if not given else f"both {' and '.join(given)} are set"
         yield Problem(what, "$.model", "set exactly one of path, made_by, create")
