@@ -1,0 +1,309 @@
+"""The queue of complete groups, the batches cut from it, and the credits that keep it bounded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from milepost.actors.buffer.groups import Assembly, StoredGroup
+from milepost.actors.buffer.marks import Handed
+from milepost.actors.buffer.metrics import batch_metrics, queue_metrics, version_metrics
+from milepost.actors.buffer.settings import BufferSettings
+from milepost.actors.buffer.split import Piece, split_batch
+from milepost.actors.buffer.waste import Waste
+from milepost.actors.effects import Effect, Reply, Request
+from milepost.messages.buffer import Batch, BatchExhausted, BatchRequested
+
+CUTS_KEPT = 2
+
+
+@dataclass(slots=True)
+class Cut:
+    """One batch, as it was handed out."""
+
+    step: int
+    version: int
+    """Number of batches before it: what it is trained on top of."""
+    groups: dict[str, StoredGroup]
+    world_size: int
+    ranks: tuple[tuple[Piece, ...], ...]
+    metrics: dict[str, float]
+    is_trained: bool = False
+    is_written: bool = True
+    """False until the journal knows of it; no rank is answered before."""
+
+    @property
+    def group_ids(self) -> tuple[str, ...]:
+        """All groups of the batch that were not refused."""
+        return tuple(self.groups)
+
+
+@dataclass(frozen=True, slots=True)
+class _Parked:
+    message: BatchRequested
+    request: Request
+    since_s: float
+
+
+@dataclass(slots=True)
+class Batches:
+    """See the module. `next_version` is the version that the next batch trains on top of."""
+
+    settings: BufferSettings
+    next_version: int
+    queue: dict[str, StoredGroup] = field(default_factory=dict)
+    """Complete groups, in the order they became so."""
+    published: int | None = None
+    ended: str = ""
+    """Why no further group will come."""
+    _cuts: dict[int, Cut] = field(default_factory=dict)
+    _parked: dict[int, _Parked] = field(default_factory=dict)
+    _next_step: int | None = None
+
+    # ---- what is here --------------------------------------------------------------------
+
+    def untrained(self) -> list[Cut]:
+        """Batches handed out and not trained yet, in order."""
+        return [cut for cut in self._cuts.values() if not cut.is_trained]
+
+    def was_handed(self, name: str) -> bool:
+        """True when the group is in a batch that is still remembered."""
+        return any(name in cut.groups for cut in self._cuts.values())
+
+    def holds(self, name: str) -> bool:
+        """True when the group is complete here, in the queue or in a batch."""
+        return name in self.queue or self.was_handed(name)
+
+    @property
+    def is_waited_for(self) -> bool:
+        """True when a rank waits for a batch that is not cut."""
+        return any(item.message.step not in self._cuts for item in self._parked.values())
+
+    # ---- credits -------------------------------------------------------------------------
+
+    def credit_groups(self, num_spent: int) -> int:
+        """Groups that may have been issued since the run began, dropped ones not counted.
+
+        What left the queue into batches, plus the room there is now: at most `groups_max`, what the
+        remaining steps need, and, when paced, what can be consumed within the bound. A group issued
+        now is consumed at the latest by the batch on top of version `published + pace`, if the
+        trainer takes groups in the order they were issued; batches up to that one are
+        `published + pace + 1 - next_version`. Versions are absolute, so a resume at a high version
+        changes nothing.
+        """
+        settings = self.settings
+        room = min(
+            settings.groups_max,
+            settings.groups_per_step * max(0, settings.steps - self.next_version),
+        )
+        if settings.pace is not None:
+            published = -1 if self.published is None else self.published + settings.pace
+            batches = max(0, published + 1 - self.next_version)
+            room = min(room, settings.groups_per_step * batches)
+        handed = sum(len(cut.groups) for cut in self.untrained())
+        return num_spent + handed + room
+
+    # ---- ages ----------------------------------------------------------------------------
+
+    def take_late(self) -> list[tuple[StoredGroup, str]]:
+        """Remove groups beyond the staleness limit, each with the reason."""
+        limit = self.settings.staleness_max
+        if limit is None or self.published is None:
+            return []
+        drops = self.settings.late != "correct"
+        late: list[tuple[StoredGroup, str]] = []
+        for group in self.queue.values():
+            versions = group.versions
+            if versions is None or versions.num_unversioned:
+                late.append((group, "unknown_age"))
+            elif drops and versions.s_old(self.published) > limit:
+                late.append((group, "stale"))
+        for group, _ in late:
+            del self.queue[group.group_id]
+        return late
+
+    # ---- requests ------------------------------------------------------------------------
+
+    def requested(self, message: BatchRequested, request: Request, now_s: float) -> None:
+        """A rank wants its part; `answer` replies when the batch exists."""
+        self._parked[message.rank] = _Parked(message, request, now_s)
+
+    def cut(self, waste: Waste) -> Cut | None:
+        """Cut the batch that a rank waits for, if enough groups are here."""
+        size = self.settings.groups_per_step
+        waiting = [
+            item.message for item in self._parked.values() if item.message.step not in self._cuts
+        ]
+        if not waiting or len(self.queue) < size:
+            return None
+        first = min(waiting, key=lambda message: (message.step, message.rank))
+        if self._next_step is not None and first.step != self._next_step:
+            return None
+        groups = {name: self.queue.pop(name) for name in self._choose(size)}
+        metrics = self._metrics(list(groups.values()))
+        cut = Cut(
+            step=first.step,
+            version=max(self.next_version, first.version),
+            groups=groups,
+            world_size=first.world_size,
+            ranks=self._split(list(groups.values()), first.world_size),
+            metrics=metrics | waste.take_metrics(),
+            is_written=not self.settings.journal,
+        )
+        self._remember(cut)
+        return cut
+
+    def _choose(self, size: int) -> list[str]:
+        """First come first served; when paced, the oldest version first: it is due first."""
+        names = list(self.queue)
+        if self.settings.pace is not None:
+            names.sort(key=self._due)
+        return names[:size]
+
+    def _due(self, name: str) -> int:
+        versions = self.queue[name].versions
+        return versions.oldest if versions else -1
+
+    def _split(
+        self, groups: Sequence[StoredGroup], world_size: int
+    ) -> tuple[tuple[Piece, ...], ...]:
+        return split_batch(groups, self.settings.num_minibatches, world_size)
+
+    def _metrics(self, groups: Sequence[StoredGroup]) -> dict[str, float]:
+        metrics = batch_metrics(groups, self.settings.success_metric)
+        if not self.settings.imports:
+            metrics |= version_metrics(groups, self.published)
+            metrics |= queue_metrics(groups, list(self.queue.values()), self.published)
+        return metrics
+
+    def _remember(self, cut: Cut) -> None:
+        self._cuts[cut.step] = cut
+        self._next_step = cut.step + 1
+        self.next_version = cut.version + 1
+        trained = [step for step, old in self._cuts.items() if old.is_trained]
+        for step in trained[:-CUTS_KEPT]:
+            del self._cuts[step]
+
+    def recover(self, handed: Handed, groups: Sequence[StoredGroup]) -> None:
+        """A batch that a former incarnation handed out and that is not trained yet."""
+        self._remember(
+            Cut(
+                step=handed.step,
+                version=handed.version,
+                groups={group.group_id: group for group in groups},
+                world_size=0,
+                ranks=(),
+                metrics=batch_metrics(groups, self.settings.success_metric) if groups else {},
+            )
+        )
+
+    def written(self, step: int) -> None:
+        """The journal knows of the batch of `step`: ranks may have it."""
+        self._cuts[step].is_written = True
+
+    def answer(self, now_s: float) -> list[Effect]:
+        """Replies to every rank whose batch exists, or never will."""
+        replies: list[Effect] = []
+        for rank, parked in list(self._parked.items()):
+            message = parked.message
+            cut = self._cuts.get(message.step)
+            reply: Batch | BatchExhausted
+            if cut is not None:
+                if not cut.is_written:
+                    continue
+                reply = self._part(cut, message, now_s - parked.since_s)
+            elif reason := self._never(message):
+                reply = BatchExhausted(reason=reason)
+            else:
+                continue
+            del self._parked[rank]
+            replies.append(Reply(parked.request, reply))
+        return replies
+
+    def _never(self, message: BatchRequested) -> str:
+        if self._next_step is not None and message.step != self._next_step:
+            return (
+                f"rank {message.rank} asks for the batch of step {message.step}, "
+                f"the next one is {self._next_step}"
+            )
+        if self.ended and len(self.queue) < self.settings.groups_per_step:
+            return self.ended
+        return ""
+
+    def _part(self, cut: Cut, message: BatchRequested, wait_s: float) -> Batch:
+        if cut.world_size != message.world_size:
+            cut.ranks = self._split(list(cut.groups.values()), message.world_size)
+            cut.world_size = message.world_size
+        everything = [piece for rank in cut.ranks for piece in rank]
+        mine = cut.ranks[message.rank]
+        minibatches = range(self.settings.num_minibatches)
+        return Batch(
+            step=cut.step,
+            trajectories=tuple(piece.trajectory for piece in mine),
+            group_ids=cut.group_ids,
+            num_trajectories=len(everything),
+            num_loss_tokens=sum(piece.loss_tokens for piece in everything),
+            minibatch_of=tuple(piece.minibatch for piece in mine),
+            minibatch_loss_tokens=tuple(
+                sum(piece.loss_tokens for piece in everything if piece.minibatch == index)
+                for index in minibatches
+            ),
+            minibatch_trajectories=tuple(
+                sum(piece.minibatch == index for piece in everything) for index in minibatches
+            ),
+            metrics=cut.metrics,
+            wait_s=wait_s,
+        )
+
+    # ---- after training ------------------------------------------------------------------
+
+    def trained(self, step: int, names: Iterable[str]) -> None:
+        """The batch of `step` is spent."""
+        if cut := self._cuts.get(step):
+            cut.is_trained = True
+        for name in names:
+            self.queue.pop(name, None)
+
+    def refuse(self, step: int, name: str) -> StoredGroup | None:
+        """The trainer's door refused a group of this batch."""
+        cut = self._cuts.get(step)
+        return cut.groups.pop(name, None) if cut else None
+
+    def validate(self) -> None:
+        """Assert that no group is in two places."""
+        seen = list(self.queue)
+        for cut in self._cuts.values():
+            seen += cut.groups
+        assert len(seen) == len(set(seen)), "BU-2 (once)"
+
+    def statistics(self) -> dict[str, object]:
+        """The queue, the batches, the versions."""
+        current = self.published
+        ages = [
+            group.versions.s_old(current)
+            for group in self.queue.values()
+            if group.versions and current is not None
+        ]
+        return {
+            "queue": len(self.queue),
+            "queue_max": self.settings.groups_max,
+            "queue_s_old_max": max(ages, default=0),
+            "handed": len(self.untrained()),
+            "next_version": self.next_version,
+            "published": self.published,
+            "ranks_waiting": sorted(self._parked),
+        }
+
+    def working_on(self, assembling: Iterable[Assembly]) -> str:
+        """What the next batch waits for, in names."""
+        if not self._parked:
+            return f"holds {len(self.queue)} groups, no rank asks"
+        missing = self.settings.groups_per_step - len(self.queue)
+        since_s = min(item.since_s for item in self._parked.values())
+        ranks = ", ".join(f"trainer-{rank}" for rank in sorted(self._parked))
+        said = f"{ranks} wait since {since_s:.1f} for {missing} more groups"
+        oldest = min(assembling, key=lambda item: item.since_s, default=None)
+        if oldest is None:
+            return f"{said}; none is being assembled"
+        have = ", ".join(sorted(oldest.members)) or "none"
+        return f"{said}; oldest {oldest.group_id} has {have} of {oldest.size}"

@@ -1,0 +1,375 @@
+"""The buffer: complete groups between the sessions that finish them and the ranks that train them.
+
+Owns: groups being assembled, complete groups, batches handed out and not trained yet.
+Receives: groups opened, resized, abandoned; trajectories; batch requests; what was trained.
+Sends: credits and fates of groups to the rollout actor, batches to trainer ranks.
+Invariants:
+    BU-1 (capacity): complete groups never exceed `groups_max`; credits see to it, so nothing that
+        was sampled ever waits for room.
+    BU-2 (once): a group is in at most one batch; a member delivered twice counts once.
+    BU-3 (write ahead): what others are told about a group is in the journal before.
+    BU-4 (age): with a limit, no group older than it is handed out (policy `late` apart).
+Starts: by telling the rollout actor what it holds.
+Dies: when its journal cannot be written, or a filter of the user's fails.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from milepost.actors.buffer.batches import Batches
+from milepost.actors.buffer.filters import first_reason
+from milepost.actors.buffer.groups import Assembly, StoredGroup, complete_group
+from milepost.actors.buffer.marks import Covered, Fates, Gone, Handed, Mark, Spent
+from milepost.actors.buffer.waste import Waste
+from milepost.actors.buffer.work import KeepGroup, WriteMarks
+from milepost.actors.effects import (
+    Answered,
+    Effect,
+    Event,
+    Fail,
+    Received,
+    Reply,
+    Request,
+    Taken,
+    Tell,
+    Unanswered,
+    Woken,
+    WorkDone,
+)
+from milepost.messages.buffer import (
+    BatchRequested,
+    CheckpointSaved,
+    GroupAbandoned,
+    GroupOpened,
+    GroupResized,
+    GroupsRefused,
+    IssueEnded,
+    StepTrained,
+    TrajectoriesFinished,
+    TrajectoryFinished,
+)
+from milepost.messages.rollout import (
+    CreditsGranted,
+    GroupDropped,
+    GroupsStored,
+    GroupStored,
+    GroupsTrained,
+    StoreRecovered,
+)
+from milepost.messages.supervisor import Drain, Drained, PeerRestarted
+from milepost.messages.trainer import VersionPublished
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from milepost.actors.buffer.settings import BufferSettings
+    from milepost.messages.shared import Message
+    from milepost.messages.trajectory import Trajectory
+
+
+@dataclass(slots=True)
+class Buffer:
+    """See the module."""
+
+    settings: BufferSettings
+    fates: Fates
+    batches: Batches
+    waste: Waste = field(default_factory=Waste)
+    assembling: dict[str, Assembly] = field(default_factory=dict)
+    storing: dict[str, StoredGroup] = field(default_factory=dict)
+    """Complete, on their way into the journal."""
+    _granted: int = -1
+    _after: dict[str, list[Effect]] = field(default_factory=dict)
+    """Key of a write -> what is said once it is done (BU-3)."""
+    _serial: int = 0
+    _draining: Request | None = None
+
+    @classmethod
+    def of(cls, settings: BufferSettings, fates: Fates, stored: Sequence[StoredGroup]) -> Buffer:
+        """A buffer that goes on with these complete groups."""
+        batches = Batches(settings, next_version=fates.version)
+        by_name = {group.group_id: group for group in stored}
+        for handed in fates.handed.values():
+            batches.recover(handed, [by_name.pop(n) for n in handed.groups if n in by_name])
+        batches.queue.update(by_name)
+        return cls(settings, fates, batches)
+
+    def start(self, now_s: float) -> list[Effect]:
+        """The rollout actor issues nothing before it knows what is here."""
+        del now_s
+        return self._introduce()
+
+    def _introduce(self) -> list[Effect]:
+        self._granted = -1
+        handed = [name for cut in self.batches.untrained() for name in cut.group_ids]
+        recovered = StoreRecovered(
+            stored=(*handed, *self.batches.queue, *self.storing),
+            trained=dict(self.fates.trained),
+            groups_spent=self.fates.num_spent,
+        )
+        return [Tell("rollout", recovered), *self._grant()]
+
+    def handle(self, event: Event, now_s: float) -> list[Effect]:
+        """The one door."""
+        effects = self._decide(event, now_s)
+        effects += self._serve(now_s)
+        return effects + self._grant() + self._reply_drained()
+
+    def _decide(self, event: Event, now_s: float) -> list[Effect]:
+        match event:
+            case Received(source, message, request):
+                return self._received(source, message, request, now_s)
+            case WorkDone(key, _, error):
+                return self._written(key, error)
+            case Answered() | Unanswered() | Woken() | Taken():
+                return []
+
+    def _received(
+        self, source: str, message: Message, request: Request | None, now_s: float
+    ) -> list[Effect]:
+        match message:
+            case TrajectoryFinished():
+                return self._arrived((message.trajectory,), now_s)
+            case TrajectoriesFinished():
+                return self._arrived(message.trajectories, now_s)
+            case GroupOpened():
+                return self._opened(message, now_s)
+            case GroupResized():
+                return self._resized(message)
+            case GroupAbandoned():
+                return self._abandoned(message)
+            case BatchRequested():
+                assert request is not None
+                self.batches.requested(message, request, now_s)
+            case StepTrained():
+                return self._trained(message)
+            case GroupsRefused():
+                return self._refused(message)
+            case CheckpointSaved():
+                return self._mark((Covered(version=message.step),), [], covered=True)
+            case VersionPublished():
+                self.batches.published = message.version
+                return self._drop_late()
+            case PeerRestarted():
+                return self._introduce() if message.actor == "rollout" else []
+            case IssueEnded():
+                self.batches.ended = message.reason
+            case Drain():
+                assert request is not None
+                self._draining = request
+                self.batches.ended = "the buffer drains"
+            case _:
+                raise TypeError(f"buffer was told {type(message).__name__} by {source}")
+        return []
+
+    # ---- assembling ----------------------------------------------------------------------
+
+    def _opened(self, message: GroupOpened, now_s: float) -> list[Effect]:
+        name = message.group_id
+        if name in self.fates.trained:
+            version = self.fates.trained[name]
+            trained = GroupsTrained(group_ids=(name,), step=max(0, version - 1), version=version)
+            return [Tell("rollout", trained)]
+        if name in self.fates.gone:
+            return [Tell("rollout", self._dropped(name, self.fates.gone[name]))]
+        if self._holds(name):
+            return []  # its word is on the way: GroupStored follows the journal
+        assembly = self.assembling.setdefault(name, Assembly(name, now_s))
+        assembly.size = message.size
+        return self._completed((assembly,))
+
+    def _resized(self, message: GroupResized) -> list[Effect]:
+        assembly = self.assembling.get(message.group_id)
+        if assembly is None:
+            return []
+        assembly.size = message.size
+        return self._completed((assembly,))
+
+    def _arrived(self, trajectories: Sequence[Trajectory], now_s: float) -> list[Effect]:
+        touched: dict[str, Assembly] = {}
+        for trajectory in trajectories:
+            name = trajectory.group_id
+            known = self._holds(name) or name in self.fates.trained or name in self.fates.gone
+            assembly = self.assembling.get(name)
+            if known or (assembly and trajectory.trajectory_id in assembly.members):
+                self.waste.add("late_duplicate", (trajectory,))
+                continue
+            if assembly is None:
+                assembly = Assembly(name, now_s, size=1 if self.settings.imports else 0)
+                self.assembling[name] = assembly
+            assembly.members[trajectory.trajectory_id] = trajectory
+            touched[name] = assembly
+        return self._completed(tuple(touched.values()))
+
+    def _holds(self, name: str) -> bool:
+        return name in self.storing or self.batches.holds(name)
+
+    def _completed(self, assemblies: Sequence[Assembly]) -> list[Effect]:
+        """Judge and store what has become complete."""
+        effects: list[Effect] = []
+        kept: list[StoredGroup] = []
+        for assembly in assemblies:
+            if not assembly.is_complete:
+                continue
+            del self.assembling[assembly.group_id]
+            group = complete_group(assembly.group_id, assembly.members.values())
+            if reason := first_reason(self.settings.filters, group.rewards):
+                self.waste.add(f"filtered_{reason}", group.trajectories)
+                self.waste.count_filtered(reason)
+                effects += self._drop(group.group_id, reason)
+            else:
+                kept.append(group)
+        return effects + self._store(kept)
+
+    def _store(self, groups: Sequence[StoredGroup]) -> list[Effect]:
+        if not self.settings.journal:
+            return self._stored(groups)
+        effects: list[Effect] = []
+        for group in groups:
+            self.storing[group.group_id] = group
+            effects.append(KeepGroup(f"keep/{group.group_id}", group))
+        return effects
+
+    def _stored(self, groups: Sequence[StoredGroup]) -> list[Effect]:
+        for group in groups:
+            self.batches.queue[group.group_id] = group
+        if self.settings.imports:
+            names = tuple(group.group_id for group in groups)
+            return [Tell("rollout", GroupsStored(group_ids=names))] if names else []
+        return [
+            Tell("rollout", GroupStored(group_id=group.group_id, num_tokens=group.num_tokens))
+            for group in groups
+        ]
+
+    # ---- dropping ------------------------------------------------------------------------
+
+    def _abandoned(self, message: GroupAbandoned) -> list[Effect]:
+        """Let a group go, unless a batch has it already."""
+        name = message.group_id
+        if assembly := self.assembling.pop(name, None):
+            self.waste.add("abandoned", tuple(assembly.members.values()))
+        if name in self.fates.trained or self.batches.was_handed(name):
+            return []
+        if name in self.storing:
+            return []  # stored as soon as the journal has it; that word answers the order
+        if group := self.batches.queue.pop(name, None):
+            self.waste.add("abandoned", group.trajectories)
+        self.waste.count_aborted()
+        return self._drop(name, message.reason)
+
+    def _drop_late(self) -> list[Effect]:
+        """Groups beyond the limit leave as soon as a new version makes them so (BU-4)."""
+        effects: list[Effect] = []
+        for group, reason in self.batches.take_late():
+            self.waste.add(f"dropped_{reason}", group.trajectories)
+            self.waste.count_stale()
+            effects += self._drop(group.group_id, reason, retry=self.settings.late == "retry")
+        return effects
+
+    def _drop(
+        self, name: str, reason: str, *, retry: bool = False, consumed: bool = False
+    ) -> list[Effect]:
+        dropped = Tell("rollout", self._dropped(name, reason, retry=retry, consumed=consumed))
+        return self._mark((Gone(group=name, reason=reason, consumed=consumed),), [dropped])
+
+    @staticmethod
+    def _dropped(
+        name: str, reason: str, *, retry: bool = False, consumed: bool = False
+    ) -> GroupDropped:
+        return GroupDropped(group_id=name, reason=reason, retry=retry, consumed=consumed)
+
+    # ---- training ------------------------------------------------------------------------
+
+    def _serve(self, now_s: float) -> list[Effect]:
+        effects: list[Effect] = []
+        if self.batches.is_waited_for:
+            effects += self._drop_late()
+        cut = self.batches.cut(self.waste)
+        if cut is not None:
+            handed = Handed(step=cut.step, version=cut.version, groups=cut.group_ids)
+            self.fates.apply(handed)
+            if self.settings.journal:
+                effects.append(WriteMarks(f"handed/{cut.step}", (handed,)))
+        return effects + self.batches.answer(now_s)
+
+    def _trained(self, message: StepTrained) -> list[Effect]:
+        version = message.version
+        self.batches.trained(message.step, message.group_ids)
+        for name in message.group_ids:
+            self.assembling.pop(name, None)
+        told = GroupsTrained(group_ids=message.group_ids, step=message.step, version=version)
+        spent = Spent(step=message.step, version=version, groups=message.group_ids)
+        return self._mark((spent,), [Tell("rollout", told)])
+
+    def _refused(self, message: GroupsRefused) -> list[Effect]:
+        effects: list[Effect] = []
+        for name, reason in zip(message.group_ids, message.reasons, strict=True):
+            if group := self.batches.refuse(message.step, name):
+                self.waste.add("refused_at_door", group.trajectories)
+            effects += self._drop(name, reason, consumed=True)
+        return effects
+
+    # ---- journal -------------------------------------------------------------------------
+
+    def _mark(
+        self, marks: tuple[Mark, ...], then: list[Effect], *, covered: bool = False
+    ) -> list[Effect]:
+        """Apply marks now; say `then` once they are written (BU-3)."""
+        self.fates.apply_all(marks)
+        if not self.settings.journal:
+            return then
+        self._serial += 1
+        key = f"marks/{self._serial}"
+        self._after[key] = then
+        return [WriteMarks(key, marks, covered)]
+
+    def _written(self, key: str, error: str) -> list[Effect]:
+        if error:
+            return [Fail(f"the journal of groups cannot be written: {key}: {error}")]
+        kind, _, name = key.partition("/")
+        if kind == "keep":
+            return self._stored((self.storing.pop(name),))
+        if kind == "handed":
+            self.batches.written(int(name))
+            return []
+        return self._after.pop(key)
+
+    # ---- credits and the rest ------------------------------------------------------------
+
+    def _grant(self) -> list[Effect]:
+        total = self.batches.credit_groups(self.fates.num_spent)
+        if total <= self._granted:
+            return []
+        self._granted = total
+        return [Tell("rollout", CreditsGranted(samples_total=total * self.settings.group_size))]
+
+    def _reply_drained(self) -> list[Effect]:
+        if self._draining is None or self.storing or self._after:
+            return []
+        request, self._draining = self._draining, None
+        return [Reply(request, Drained(actor="buffer"))]
+
+    def validate(self) -> None:
+        """Assert BU-1 and BU-2."""
+        held = len(self.storing) + len(self.batches.queue)
+        assert held <= self.settings.groups_max, f"BU-1 (capacity): {held} groups"
+        assert not self.storing.keys() & self.batches.queue.keys()
+        assert not self.assembling.keys() & self.batches.queue.keys()
+        self.batches.validate()
+
+    def statistics(self) -> dict[str, object]:
+        """Depths, versions and the waste statement."""
+        return {
+            "assembling": len(self.assembling),
+            "storing": len(self.storing),
+            "spent": self.fates.num_spent,
+            "granted_groups": self._granted,
+            **self.batches.statistics(),
+            "waste_tokens": dict(self.waste.tokens),
+        }
+
+    def working_on(self) -> str:
+        """Which trajectory the next batch waits for, in names."""
+        return self.batches.working_on(self.assembling.values())

@@ -1,0 +1,69 @@
+"""Which complete groups are worth training on, judged by their rewards when they are stored."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from typing import TypeAlias
+
+from milepost.actors.buffer.metrics import is_flat
+
+Filter: TypeAlias = Callable[[Sequence[float]], str]
+"""Rewards of a group -> why it is dropped, or "" to keep it."""
+
+
+class FilterError(ValueError):
+    """A filter named in the topology cannot be used."""
+
+
+def zero_spread(rewards: Sequence[float]) -> str:
+    """Drops a group whose rewards are all equal: every advantage would be zero (DAPO)."""
+    return "zero_spread" if is_flat(rewards) else ""
+
+
+BUILT_IN: dict[str, Filter] = {"zero_spread": zero_spread}
+
+
+def load_filters(names: Sequence[str]) -> tuple[Filter, ...]:
+    """The filters called by these names, in order.
+
+    Raises:
+        FilterError: neither built in nor an importable `module:function`.
+    """
+    return tuple(_load(name) for name in names)
+
+
+def _load(name: str) -> Filter:
+    if name in BUILT_IN:
+        return BUILT_IN[name]
+    module_name, _, function_name = name.partition(":")
+    if not function_name:
+        known = ", ".join(BUILT_IN)
+        raise FilterError(f"unknown filter {name!r}, built in are {known}; or name module:function")
+    try:
+        module = import_module(module_name)
+    except ModuleNotFoundError as error:
+        raise FilterError(f"filter {name!r}: {error}") from error
+    function = getattr(module, function_name, None)
+    if not callable(function):
+        raise FilterError(f"filter {name!r}: module {module_name} has no function {function_name}")
+    found: Filter = function
+    return found
+
+
+def first_reason(filters: Sequence[Filter], rewards: Sequence[float]) -> str:
+    """Why the group is dropped, by the first filter that drops it; "" when all keep it.
+
+    Raises:
+        FilterError: a filter answered something that is not a string.
+    """
+    for each in filters:
+        reason = each(rewards)
+        if not isinstance(reason, str):
+            raise FilterError(
+                f"filter {getattr(each, '__name__', each)} answered {reason!r} for rewards "
+                f"{list(rewards)}, it must answer a reason or ''"
+            )
+        if reason:
+            return reason
+    return ""

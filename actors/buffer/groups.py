@@ -1,0 +1,78 @@
+"""Groups of trajectories: being assembled, and complete."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import msgspec
+
+from milepost.actors.buffer.staleness import Versions, count_loss_tokens, versions_of
+from milepost.messages.trajectory import Trajectory
+
+
+@dataclass(slots=True)
+class Assembly:
+    """A group whose members are still coming. Size 0: its opening has not been heard yet."""
+
+    group_id: str
+    since_s: float
+    size: int = 0
+    members: dict[str, Trajectory] = field(default_factory=dict)
+
+    @property
+    def is_complete(self) -> bool:
+        """True when every announced member is here."""
+        return 0 < self.size <= len(self.members)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredGroup:
+    """A complete group; its trajectories know each other's rewards."""
+
+    group_id: str
+    trajectories: tuple[Trajectory, ...]
+    versions: Versions | None
+    num_tokens: int
+    """Prompt, tool and sampled tokens of all members."""
+    loss_tokens: tuple[int, ...]
+    """For each member, tokens with loss mask 1."""
+
+    @property
+    def rewards(self) -> tuple[float, ...]:
+        """In the order of the members."""
+        return tuple(trajectory.reward for trajectory in self.trajectories)
+
+    @property
+    def num_loss_tokens(self) -> int:
+        """Over all members."""
+        return sum(self.loss_tokens)
+
+
+def complete_group(group_id: str, members: Iterable[Trajectory]) -> StoredGroup:
+    """Order the members by name and tell each the rewards of all."""
+    ordered = sorted(members, key=lambda trajectory: _order(trajectory.trajectory_id))
+    rewards = tuple(trajectory.reward for trajectory in ordered)
+    return stored_group(
+        group_id,
+        tuple(
+            msgspec.structs.replace(trajectory, group_rewards=rewards, group_size=len(ordered))
+            for trajectory in ordered
+        ),
+    )
+
+
+def stored_group(group_id: str, trajectories: tuple[Trajectory, ...]) -> StoredGroup:
+    """A group whose members know each other's rewards already."""
+    return StoredGroup(
+        group_id=group_id,
+        trajectories=trajectories,
+        versions=versions_of(trajectories),
+        num_tokens=sum(trajectory.token_ids.shape[0] for trajectory in trajectories),
+        loss_tokens=tuple(map(count_loss_tokens, trajectories)),
+    )
+
+
+def _order(trajectory_id: str) -> tuple[str, int, str]:
+    head, _, index = trajectory_id.rpartition(".")
+    return (head, int(index), "") if index.isdecimal() else (trajectory_id, 0, index)

@@ -1,0 +1,96 @@
+"""The numbers the buffer works with, read off the topology once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from milepost.actors.buffer.filters import Filter, load_filters
+from milepost.configs.run import Mode
+from milepost.configs.topology import Topology
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BufferSettings:
+    """See `BufferConfig` for what most of them mean."""
+
+    steps: int
+    groups_per_step: int
+    group_size: int
+    num_minibatches: int
+    groups_max: int
+    imports: bool
+    """Conversations come as groups of one that nobody announces."""
+    pace: int | None
+    """A group is only issued if it can be consumed at most this many versions after the one being
+    published now; None: no such bound."""
+    staleness_max: int | None
+    """Groups whose S_old is larger meet `late`."""
+    late: Literal["drop", "retry", "correct"]
+    filters: tuple[Filter, ...]
+    journal: bool
+    success_metric: str
+    checkpoints_named: int
+
+    @classmethod
+    def of(cls, topology: Topology) -> BufferSettings:
+        """The settings of this topology.
+
+        Raises:
+            ValueError: the buffer is smaller than one batch, or paces without a limit.
+            FilterError: a filter cannot be used.
+        """
+        buffer, algorithm = topology.actors.buffer, topology.algorithm
+        assert buffer is not None, "the topology has no buffer"
+        groups_per_step = algorithm.prompts_per_step
+        if buffer.groups_max < groups_per_step:
+            raise ValueError(
+                f"actors.buffer.groups_max is {buffer.groups_max}, less than one batch of "
+                f"algorithm.prompts_per_step = {groups_per_step}: raise it to that or more"
+            )
+        imports = algorithm.estimator == "sft"
+        return cls(
+            steps=topology.run.steps,
+            groups_per_step=groups_per_step,
+            group_size=1 if imports else algorithm.samples_per_prompt,
+            num_minibatches=algorithm.minibatches_per_step,
+            groups_max=buffer.groups_max,
+            imports=imports,
+            pace=_pace(topology),
+            staleness_max=buffer.max_weight_staleness,
+            late=_late(topology),
+            filters=load_filters(buffer.filters),
+            journal=buffer.journal and not imports,
+            success_metric=topology.data.success_metric if topology.data else "solved",
+            checkpoints_named=topology.run.checkpoints_keep,
+        )
+
+
+def _pace(topology: Topology) -> int | None:
+    buffer = topology.actors.buffer
+    assert buffer is not None
+    if topology.actors.publisher is None:
+        return None
+    if topology.run.mode is Mode.SYNC:
+        # All batches until the next publication are sampled under the version served now.
+        return topology.actors.trainer.publish_every_steps - 1 if topology.actors.trainer else 0
+    if buffer.staleness_policy != "pace":
+        return None
+    if buffer.max_weight_staleness is None:
+        raise ValueError(
+            "actors.buffer.staleness_policy is `pace` and actors.buffer.max_weight_staleness is "
+            "not set: there is nothing to pace by, set a number of versions"
+        )
+    return buffer.max_weight_staleness
+
+
+def _late(topology: Topology) -> Literal["drop", "retry", "correct"]:
+    buffer = topology.actors.buffer
+    assert buffer is not None
+    match buffer.staleness_policy:
+        case "drop":
+            return buffer.unused
+        case "correct":
+            return "correct"
+        case "pace":
+            return buffer.late

@@ -1,0 +1,55 @@
+"""Where sampled tokens went that nothing was trained on, account by account."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from milepost.actors.buffer.staleness import count_loss_tokens
+from milepost.messages.trajectory import Trajectory
+
+
+@dataclass(slots=True)
+class Waste:
+    """Totals since the process started, and counts since the last batch."""
+
+    tokens: Counter[str] = field(default_factory=Counter)
+    """Account -> sampled tokens."""
+    window_tokens: Counter[str] = field(default_factory=Counter)
+    window_filtered: Counter[str] = field(default_factory=Counter)
+    window_stale: int = 0
+    window_aborted: int = 0
+
+    def add(self, account: str, trajectories: Sequence[Trajectory]) -> None:
+        """These trajectories end in this account."""
+        count = sum(map(count_loss_tokens, trajectories))
+        self.tokens[account] += count
+        self.window_tokens[account] += count
+
+    def count_filtered(self, reason: str) -> None:
+        """A group was dropped when it was put."""
+        self.window_filtered[reason] += 1
+
+    def count_stale(self) -> None:
+        """A group was dropped for its age."""
+        self.window_stale += 1
+
+    def count_aborted(self) -> None:
+        """A group was given up before it was complete."""
+        self.window_aborted += 1
+
+    def take_metrics(self) -> dict[str, float]:
+        """Counts since the last call, under the names that dashboards know."""
+        metrics = {
+            "rollout/fully_async/stale_groups_filtered": float(self.window_stale),
+            "rollout/fully_async/aborted_groups_filtered": float(self.window_aborted),
+        }
+        for reason, count in self.window_filtered.items():
+            metrics[f"rollout/dynamic_filter/drop_{reason}"] = float(count)
+        for account, count in self.window_tokens.items():
+            metrics[f"rollout/waste/{account}_tokens"] = float(count)
+        self.window_tokens.clear()
+        self.window_filtered.clear()
+        self.window_stale = self.window_aborted = 0
+        return metrics
