@@ -8,11 +8,12 @@ from milepost.configs.load import load_topology
 from milepost.configs.topology import Topology
 
 
-def add_topology_arguments(parser: argparse.ArgumentParser) -> None:
-    """TOPOLOGY, --set and --seed."""
+def add_topology_arguments(parser: argparse.ArgumentParser, *, optional: bool = False) -> None:
+    """TOPOLOGY, --set and --seed; with `optional`, TOPOLOGY is None when it is left out."""
     parser.add_argument(
         "topology",
         metavar="TOPOLOGY",
+        nargs="?" if optional else None,
         help="a recipe's name, or the path of a TOML file (it has a slash or ends in .toml)",
     )
     parser.add_argument(

@@ -26,6 +26,7 @@ from milepost.supervisor.checks.machine import (
     python_asserts,
     versions_are_tested,
 )
+from milepost.supervisor.checks.resume import resume_goes_on
 from milepost.supervisor.checks.wiring import (
     actors_fit,
     evaluation_is_possible,
@@ -67,6 +68,7 @@ CHECKS: Final = (
     Check("assertions are on", FILES, python_asserts),
     Check("installed versions are the tested ones", FILES, versions_are_tested),
     Check("the run folder is new, or this is a resume", FILES, folder_is_ready),
+    Check("a resumed run goes on from a checkpoint of its own", FILES, resume_goes_on),
     Check("the starting checkpoint is complete and of a known kind", FILES, checkpoint_is_complete),
     Check("every line of the prompt files is a prompt", FILES, prompts_are_readable),
     Check("disk, memory, shared memory and open files suffice", FILES, machine_has_room),

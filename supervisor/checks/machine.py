@@ -119,8 +119,6 @@ def folder_is_ready(subject: Subject) -> Iterator[Finding]:
     if used and not subject.resuming:
         remedy = f"choose another --out, or go on with --resume {folder}"
         yield Problem("the run folder is not empty", str(folder), remedy)
-    if subject.resuming and not (folder / "topology.toml").is_file():
-        yield Problem("nothing to resume: no topology.toml", str(folder), "name a run's folder")
 
 
 def machine_has_room(subject: Subject) -> Iterator[Finding]:

@@ -1,0 +1,53 @@
+"""Check a topology, start its actors, watch them, and report how it went.
+
+TOPOLOGY is a recipe's name or a TOML file. With --resume RUN the run in that folder goes on from
+its last checkpoint; TOPOLOGY may then be left out, and is the one that the run was started with.
+A starting checkpoint that a recipe makes is made first and kept under ~/.cache/milepost (or
+$MILEPOST_CACHE). Ctrl-C once drains and saves, twice stops at once.
+
+Exit code 0 when the work was done, 1 when it was not, 2 when nothing was started.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from milepost.configs.load import load_topology
+from milepost.configs.problem import ConfigError, Problem
+from milepost.launch.running import Options, run_topology
+from milepost.launch.topologies import add_topology_arguments, overrides_of
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Arguments of this command."""
+    add_topology_arguments(parser, optional=True)
+    add_run_arguments(parser)
+
+
+def add_run_arguments(parser: argparse.ArgumentParser) -> None:
+    """Where the run is written and how it is shown."""
+    parser.add_argument(
+        "--out", metavar="RUN", type=Path, help="the run's folder (default: runs/NAME-TIME)"
+    )
+    parser.add_argument(
+        "--resume", metavar="RUN", type=Path, help="go on with the run in this folder"
+    )
+    parser.add_argument("--plain", action="store_true", help="one line a step, no live display")
+    parser.add_argument("--json", action="store_true", help="print the summary as JSON at the end")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run the topology to its end."""
+    resume: Path | None = arguments.resume
+    if resume is not None and arguments.out is not None:
+        raise ConfigError([Problem("both --out and --resume", "command line", "give one of them")])
+    source = arguments.topology
+    if source is None:
+        if resume is None:
+            what, remedy = "no topology", "name a recipe, a file, or --resume RUN"
+            raise ConfigError([Problem(what, "command line", remedy)])
+        source = str(resume.absolute() / "topology.toml")
+    topology = load_topology(source, overrides_of(arguments))
+    options = Options(out=arguments.out, resume=resume, plain=arguments.plain, json=arguments.json)
+    return run_topology(topology, options)

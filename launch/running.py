@@ -1,0 +1,188 @@
+"""One run from its checks to its report: what `milepost run` and `milepost quickstart` do."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager, redirect_stdout
+from dataclasses import dataclass
+from itertools import count, islice
+from pathlib import Path
+from typing import Final
+
+import msgspec
+import orjson
+import uvloop
+
+from milepost.configs.load import load_topology
+from milepost.configs.run import ModelConfig
+from milepost.configs.seeds import derive_seed
+from milepost.configs.topology import Topology
+from milepost.launch.cache import cached_folder, keep
+from milepost.launch.checking import last_line, lines_of
+from milepost.launch.display import open_display
+from milepost.launch.exits import Exit
+from milepost.launch.fresh import write_fresh
+from milepost.supervisor.checkpoints import HUGGING_FACE, checkpoint_folder, last_checkpoint
+from milepost.supervisor.checks import (
+    CHECKS,
+    Check,
+    Machine,
+    Stage,
+    Subject,
+    run_checks,
+)
+from milepost.supervisor.display import Display
+from milepost.supervisor.folder import FolderInUse
+from milepost.supervisor.outcome import Outcome
+from milepost.supervisor.run import supervise
+
+RUNS: Final = Path("runs")
+WARM_UP: Final = "-warm_up"
+"""Behind the name of a run's folder: the run that made its starting checkpoint."""
+SAME_SECOND_MAX: Final = 100
+"""Runs of one name that may begin within one second."""
+INITIAL_MODEL: Final = "initial_model"
+"""Folder inside the run's: the fresh checkpoint that it started from."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How a run is written and shown.
+
+    Attributes:
+        out: the run's folder; None for a new one under runs/.
+        resume: folder of a run to go on with, instead of `out`.
+        plain: one line a step in place of the live display.
+        json: the summary as JSON on standard output, everything else on standard error.
+    """
+
+    out: Path | None = None
+    resume: Path | None = None
+    plain: bool = False
+    json: bool = False
+
+    def say(self, text: str) -> None:
+        """A line for a person."""
+        print(text, file=sys.stderr if self.json else sys.stdout, flush=True)
+
+    @contextmanager
+    def showing(self, topology: Topology) -> Iterator[Display]:
+        """What shows the run while it goes on."""
+        with ExitStack() as stack:
+            if self.json:
+                stack.enter_context(redirect_stdout(sys.stderr))
+            yield stack.enter_context(open_display(topology, plain=self.plain or self.json))
+
+
+def run_topology(topology: Topology, options: Options) -> Exit:
+    """Check, start, watch and report one run.
+
+    Raises:
+        ConfigError: the fresh checkpoint could not be written.
+    """
+    folder = options.resume or options.out or new_folder(topology.run.name)
+    subject = Subject(topology, Machine.look(folder), folder, resuming=options.resume is not None)
+    if not holds(CHECKS, subject, options):
+        return Exit.REFUSED
+    resume_step = last_checkpoint(folder) if subject.resuming else None
+    if topology.model is not None and not topology.model.path:
+        resolved = with_checkpoint(topology, topology.model, folder, options)
+        if resolved is None:
+            return Exit.FAILED
+        topology = resolved
+        again = Subject(topology, subject.machine, None)
+        if not holds((each for each in CHECKS if each.stage is Stage.FILES), again, options):
+            return Exit.REFUSED
+    try:
+        with options.showing(topology) as display:
+            outcome = uvloop.run(
+                supervise(topology, run_folder=folder, resume_step=resume_step, display=display)
+            )
+    except FolderInUse as error:
+        options.say(f"error: {error}")
+        return Exit.REFUSED
+    tell(outcome, folder, options)
+    return Exit(outcome.exit_code)
+
+
+def holds(checks: Iterable[Check], subject: Subject, options: Options) -> bool:
+    """Try the checks; say one line when all hold, and every problem when one does not."""
+    results = list(run_checks(tuple(checks), subject))
+    failed = any(checked.problems for checked in results)
+    for checked in results:
+        if checked.problems or (checked.notes and not failed):
+            for line in lines_of(checked):
+                options.say(line)
+    if failed or len(results) == len(CHECKS):
+        options.say(last_line(results))
+    return not failed
+
+
+def new_folder(name: str) -> Path:
+    """runs/NAME-TIME."""
+    return unused(RUNS / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}")
+
+
+def unused(folder: Path) -> Path:
+    """This folder, or the first with a number behind its name that does not exist."""
+    numbered = (folder.with_name(f"{folder.name}-{number}") for number in count(2))
+    return next(path for path in (folder, *islice(numbered, SAME_SECOND_MAX)) if not path.exists())
+
+
+def with_checkpoint(
+    topology: Topology, model: ModelConfig, folder: Path, options: Options
+) -> Topology | None:
+    """The topology with `model.path` set; None when the run that makes it did not succeed.
+
+    Raises:
+        ConfigError: the fresh checkpoint could not be written.
+    """
+    if model.made_by:
+        path = made_by(model.made_by, folder, options)
+        if path is None:
+            return None
+    else:
+        path = folder.absolute() / INITIAL_MODEL
+        seed = derive_seed(topology.run.seed, "model", "create")
+        log = folder / "logs" / "create.log"
+        write_fresh(model, path, seed, log, topology.system.timeouts.ready_s)
+    resolved = msgspec.structs.replace(
+        model, path=str(path), made_by="", create="", create_options={}
+    )
+    return msgspec.structs.replace(topology, model=resolved)
+
+
+def made_by(recipe: str, folder: Path, options: Options) -> Path | None:
+    """The checkpoint that `recipe` makes: from the cache, or made now; None when that failed."""
+    warm_up = load_topology(recipe)
+    kept = cached_folder(recipe, warm_up)
+    if kept.is_dir():
+        options.say(f"starting checkpoint of `{recipe}`: {kept}")
+        return kept
+    options.say(
+        f"no starting checkpoint yet: `{recipe}` makes it now, in {warm_up.run.steps} steps"
+    )
+    own = unused(folder.with_name(folder.name + WARM_UP))
+    code = run_topology(warm_up, Options(out=own, plain=options.plain, json=options.json))
+    if code is not Exit.DONE:
+        options.say(f"`{recipe}` made no checkpoint, so `{folder}` was not started")
+        return None
+    step = last_checkpoint(own)
+    assert step is not None, "a run that is done has saved its last step"
+    keep(checkpoint_folder(own, step) / HUGGING_FACE, kept)
+    options.say(f"kept for later runs: {kept}")
+    return kept
+
+
+def tell(outcome: Outcome, folder: Path, options: Options) -> None:
+    """How it ended, who was the first cause, and where everything is."""
+    if outcome.cause is not None:
+        cause = outcome.cause
+        options.say(f"{outcome.status}: {cause.actor}: {cause.text}")
+        for line in cause.log_tail:
+            options.say(f"    {line}")
+    options.say(f"everything was written to {folder}")
+    if options.json:
+        print(orjson.dumps(outcome.summary, option=orjson.OPT_INDENT_2, default=repr).decode())

@@ -1,0 +1,33 @@
+"""Which checkpoints a run folder holds: RUN/checkpoints/step_NNNNNN/, whole once meta.json is."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Final
+
+FOLDER: Final = "checkpoints"
+META: Final = "meta.json"
+HUGGING_FACE: Final = "hf"
+
+
+def checkpoint_folder(run_folder: Path, step: int) -> Path:
+    """Where the checkpoint after this many steps is, or would be."""
+    return run_folder / FOLDER / f"step_{step:06d}"
+
+
+def whole_checkpoints(run_folder: Path) -> tuple[int, ...]:
+    """Steps of the checkpoints that can be gone on from, ascending."""
+    folders = (run_folder / FOLDER).glob("step_*")
+    matches = ((re.fullmatch(r"step_(\d{6,})", path.name), path) for path in folders)
+    return tuple(sorted(int(match[1]) for match, path in matches if match and _is_whole(path)))
+
+
+def last_checkpoint(run_folder: Path) -> int | None:
+    """Step of the newest whole checkpoint; None when there is none."""
+    return max(whole_checkpoints(run_folder), default=None)
+
+
+def _is_whole(folder: Path) -> bool:
+    # It is written last, by a rename.
+    return (folder / META).is_file()
