@@ -1,0 +1,147 @@
+"""The merge behind every display: it must not lie when snapshots are late, doubled or missing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from milepost.launch.display.progress import BARS, EVENTS_MAX, Progress, sparkline
+from milepost.messages.supervisor import EventReported, Snapshot
+
+
+def snapshot(elapsed_s: float, *engines: tuple[int, int], **run: Any) -> Snapshot:
+    """Engines are (version, sampled tokens)."""
+    actors = [
+        {
+            "actor": f"engine-{index}",
+            "kind": "engine",
+            "statistics": {"version": version, "sampled_tokens": tokens},
+        }
+        for index, (version, tokens) in enumerate(engines)
+    ]
+    facts = {"phase": "running", "elapsed_s": elapsed_s, "step": 0, "waiting": "", **run}
+    return Snapshot(run=facts, actors=actors, last_metrics={}, events=[])
+
+
+def step_metrics(success: float, tokens: float = 1000.0) -> dict[str, float]:
+    return {
+        "rollout/solved": success,
+        "rollout/raw_reward": success + 0.05,
+        "rollout/fully_async/queue_size": 3.0,
+        "train/staleness/mean": 1.25,
+        "train/staleness/max": 3.0,
+        "train/loss": -0.01,
+        "train/loss_tokens": tokens,
+    }
+
+
+def a_progress() -> Progress:
+    return Progress("lookup", 80, "solved")
+
+
+def test_nothing_is_claimed_before_anything_was_told() -> None:
+    progress = a_progress()
+    for name in ("success", "reward", "loss", "queue", "staleness", "versions", "step_s",
+                 "left_s", "trained_per_s", "sampled_per_s"):  # fmt: skip
+        assert getattr(progress, name) is None, name
+    assert progress.sparkline(10) == ""
+
+
+def test_a_step_shows_the_numbers_of_its_batch() -> None:
+    progress = a_progress()
+    progress.take_step(1, step_metrics(0.25), now_s=10.0)
+    assert (progress.step, progress.success, progress.reward) == (1, 0.25, 0.3)
+    assert (progress.queue, progress.staleness) == (3, (1.25, 3.0))
+
+
+def test_speed_and_time_left_come_from_the_last_steps() -> None:
+    """A slow start (first evaluation, cold caches) must not spoil the estimate for ever."""
+    progress = a_progress()
+    progress.take_step(1, step_metrics(0.1), now_s=0.0)
+    progress.take_step(2, step_metrics(0.1), now_s=1000.0)
+    for step in range(3, 43):
+        progress.take_step(step, step_metrics(0.1, tokens=500.0), now_s=1000.0 + 0.5 * (step - 2))
+    assert progress.step_s == pytest.approx(0.5)
+    assert progress.left_s == pytest.approx(0.5 * 38)
+    assert progress.trained_per_s == pytest.approx(1000.0)
+
+
+def test_metrics_of_another_source_are_merged_and_are_no_step_of_their_own() -> None:
+    progress = a_progress()
+    progress.take_step(4, step_metrics(0.5), now_s=1.0)
+    progress.take_step(4, {"perf/rollout_time": 0.2}, now_s=1.5)
+    assert progress.metrics["perf/rollout_time"] == 0.2
+    assert len(progress.curve) == 1
+    assert progress.step_s is None
+
+
+def test_an_older_snapshot_and_an_older_step_change_nothing_that_counts() -> None:
+    progress = a_progress()
+    progress.take_snapshot(snapshot(5.0, (7, 900), phase="running", step=7))
+    progress.take_snapshot(snapshot(4.0, (6, 800), phase="starting", step=6))
+    assert (progress.phase, progress.elapsed_s, progress.step) == ("running", 5.0, 7)
+    assert progress.versions == (7, 7)
+    progress.take_step(6, step_metrics(0.9), now_s=1.0)
+    assert progress.step == 7
+    assert not progress.curve
+
+
+def test_taking_the_same_snapshot_twice_is_taking_it_once() -> None:
+    once, twice = a_progress(), a_progress()
+    for second in range(4):
+        now = snapshot(float(second), (second, 100 * second))
+        once.take_snapshot(now)
+        twice.take_snapshot(now)
+        twice.take_snapshot(now)
+    assert once.sampled_per_s == twice.sampled_per_s == pytest.approx(100.0)
+    assert once.versions == twice.versions
+
+
+def test_tokens_of_all_engines_count_and_versions_show_their_spread() -> None:
+    progress = a_progress()
+    progress.take_snapshot(snapshot(1.0, (3, 0), (4, 50)))
+    progress.take_snapshot(snapshot(3.0, (4, 400), (5, 250)))
+    assert progress.versions == (4, 5)
+    assert progress.sampled_per_s == pytest.approx(300.0)
+
+
+def test_a_restarted_engine_does_not_make_the_speed_negative() -> None:
+    progress = a_progress()
+    for second, tokens in enumerate((1000, 2000, 30, 130)):
+        progress.take_snapshot(snapshot(float(second), (1, tokens)))
+    assert progress.sampled_per_s == pytest.approx(100.0)
+
+
+def test_only_the_last_events_stay_and_routine_ones_never_show() -> None:
+    progress = a_progress()
+    shown = [
+        progress.take_event(EventReported(source="x", kind=kind, text=str(number)))
+        for number, kind in enumerate(["ready", "begun", "a", "work_finished", "b", "c", "d"])
+    ]
+    assert shown == [False, True, True, False, True, True, True]
+    assert [line.kind for line in progress.lines] == ["begun", "a", "b", "c", "d"][-EVENTS_MAX:]
+
+
+def test_a_supervised_run_shows_its_loss() -> None:
+    progress = Progress("lookup_warmup", 900, "solved")
+    progress.take_step(10, {"train/nll": 0.5, "train/loss": 0.5, "train/loss_tokens": 80.0}, 1.0)
+    assert (progress.loss, progress.success, list(progress.curve)) == (0.5, None, [0.5])
+
+
+def test_bars_rise_with_the_values_on_a_scale_from_zero_to_one() -> None:
+    assert sparkline([0.0, 0.5, 1.0], 3) == "▁▅█"
+    assert sparkline([1.0] * 50, 5) == "█████"
+    assert sparkline([3.0, 6.0], 2) == "▅█", "larger values stretch the scale"
+
+
+@given(
+    st.lists(st.floats(-10, 10), max_size=300),
+    st.integers(0, 40),
+)
+def test_bars_fit_any_values_into_any_width(values: list[float], width: int) -> None:
+    bars = sparkline(values, width)
+    assert len(bars) == min(width, len(values))
+    assert set(bars) <= set(BARS)
