@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import TypeAlias
 
-from milepost.messages.shared import Message, Positive, Seconds
+from msgspec import Struct
+
+from milepost.messages.shared import ChatMessage, Message, NonNegative, Positive, Seconds
 
 
 class EvaluateNow(Message, kw_only=True):
@@ -13,6 +15,42 @@ class EvaluateNow(Message, kw_only=True):
     reason: str
     deadline_s: Seconds = 600.0
     prompts_max: Positive | None = None
+
+
+class Score(Struct, frozen=True, kw_only=True):
+    """How one version did on the held-out prompts, under one way of choosing tokens."""
+
+    num_episodes: NonNegative
+    """Episodes with a reward; failed ones are left out and counted in `num_failed`."""
+    num_failed: NonNegative = 0
+    success: float | None = None
+    """Mean of the success metric (`data.success_metric`); None when no agent reported it."""
+    reward: float
+    success_by_hops: dict[str, float] = {}
+    """The same for each value of `hops` in the prompts' metadata, where prompts have it."""
+
+
+class Evaluation(Struct, frozen=True, kw_only=True):
+    """`values` of the event of kind `evaluation`, and one entry of summary.json's `scores`."""
+
+    version: NonNegative
+    seconds: float
+    sampled: Score | None = None
+    """Replies sampled as in training."""
+    greedy: Score | None = None
+    """Always the most likely token."""
+
+
+class Transcript(Struct, frozen=True, kw_only=True):
+    """One held-out conversation kept for people: a line of RUN/transcripts.jsonl."""
+
+    version: NonNegative
+    greedy: bool
+    prompt_id: str
+    reward: float
+    metrics: dict[str, float] = {}
+    messages: list[ChatMessage]
+    """The whole conversation as the agent saw it."""
 
 
 EvaluatorInbox: TypeAlias = EvaluateNow
