@@ -26,8 +26,8 @@ class Score(Struct, frozen=True, kw_only=True):
     success: float | None = None
     """Mean of the success metric (`data.success_metric`); None when no agent reported it."""
     reward: float
-    success_by_hops: dict[str, float] = {}
-    """The same for each value of `hops` in the prompts' metadata, where prompts have it."""
+    success_by_category: dict[str, float] = {}
+    """The same for each value of `category` in the prompts' metadata, where prompts have it."""
 
 
 class Evaluation(Struct, frozen=True, kw_only=True):

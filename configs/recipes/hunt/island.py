@@ -101,7 +101,11 @@ def prompt_of(prompt_id: str, start: Offset) -> Prompt:
     return Prompt(
         prompt_id=prompt_id,
         messages=[{"role": "user", "content": f"Find the treasure: {hint(start)}."}],
-        metadata={"start": list(start), "hops": distance(start)},
+        metadata={
+            "start": list(start),
+            "hops": distance(start),
+            "category": f"{distance(start)} step{'s' * (distance(start) > 1)} away",
+        },
         tools=TOOLS,
     )
 

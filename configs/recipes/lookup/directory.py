@@ -133,6 +133,7 @@ def prompt_of(prompt_id: str, question: Question) -> Prompt:
             "subject": question.subject,
             "path": list(question.path),
             "hops": len(question.path),
+            "category": f"{len(question.path)} hop{'s' * (len(question.path) > 1)}",
         },
         tools=TOOLS,
     )
