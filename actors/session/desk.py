@@ -1,0 +1,84 @@
+"""What all parts of the session core share: text, engines, bounds, counters."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from milepost.actors.effects import Effect, Tell, Wake
+from milepost.actors.session.state import Counters, Session
+from milepost.messages.engine import ForgetSessions
+
+if TYPE_CHECKING:
+    from milepost.actors.session.engines import EnginePool
+    from milepost.actors.session.text.rendering import Renderer
+    from milepost.actors.session.work import TextWork
+
+FORGET_KEY = "forget"
+FORGET_S = 0.25
+"""Sessions that ended within this time are forgotten by their engine in one message."""
+
+
+@dataclass(slots=True)
+class Desk:
+    """One of these belongs to each session core.
+
+    Attributes:
+        name: of this session actor.
+        renderer: of the run's model.
+        pool: the engines.
+        context_tokens_max: of the model: prompt and reply together.
+        patience_s: how long a turn is tried again while engines fail.
+        version: newest published version; older ones must not serve any more.
+    """
+
+    name: str
+    renderer: Renderer
+    pool: EnginePool
+    context_tokens_max: int
+    patience_s: float
+    version: int = 0
+    counters: Counters = field(default_factory=Counters)
+    _serial: int = 0
+    _forgotten: dict[str, list[str]] = field(default_factory=dict)
+
+    def key(self, kind: str) -> str:
+        """A key that no other effect of this actor has."""
+        self._serial += 1
+        return f"{kind}/{self._serial}"
+
+    def try_inline(self, work: TextWork) -> object | None:
+        """The result of small work, done at once; None when it is worth a thread."""
+        if not work.is_small():
+            self.counters.works_threaded += 1
+            return None
+        self.counters.works_inline += 1
+        return work.carry_out(self.renderer)
+
+    def leave_engine(self, session: Session, now_s: float) -> list[Effect]:
+        """The session is over: its engine may drop its prefix."""
+        if not session.engine:
+            return []
+        self.pool.release(session.engine)
+        names = self._forgotten.setdefault(session.engine, [])
+        names.append(session.spec.trajectory_id)
+        session.engine = ""
+        first = sum(map(len, self._forgotten.values())) == 1
+        return [Wake(FORGET_KEY, now_s + FORGET_S)] if first else []
+
+    def forget(self) -> list[Effect]:
+        """Tell the engines which sessions ended."""
+        forgotten, self._forgotten = self._forgotten, {}
+        return [
+            Tell(engine, ForgetSessions(session_ids=tuple(names)))
+            for engine, names in forgotten.items()
+        ]
+
+    def count_mismatch(self, mismatch: str | None) -> None:
+        """Keep the books of the canonical comparison."""
+        if mismatch is not None:
+            kind = mismatch.partition(":")[0].partition(" ")[0]
+            counts = Counter(self.counters.mismatches)
+            counts[kind] += 1
+            self.counters.mismatches = dict(counts)

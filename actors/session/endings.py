@@ -1,0 +1,192 @@
+"""The end of a session: its row assembled, delivered, and the verdict's asker told.
+
+A verdict is acknowledged only after the destination has taken the trajectory. Repeating it changes
+nothing: while it is on its way the repeats wait with the first, later they get the same answer.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from milepost.actors.effects import Effect, Reply, Request, Tell, Wake
+from milepost.actors.session.state import Ending, Session
+from milepost.actors.session.work import AssembleRow
+from milepost.messages.buffer import TrajectoryFinished
+from milepost.messages.rollout import TrajectoryLost
+from milepost.messages.session import FinishTrajectory, TrajectorySent
+from milepost.messages.shared import Status
+from milepost.messages.trajectory import Trajectory
+
+if TYPE_CHECKING:
+    from milepost.actors.session.desk import Desk
+
+DELIVERIES_MAX = 5
+BACKOFF_S = 0.5
+REMEMBERED_MAX = 16384
+"""Delivered trajectories whose verdict, repeated, still gets its answer."""
+
+
+@dataclass(slots=True)
+class Endings:
+    """All sessions of one session actor that have their verdict."""
+
+    desk: Desk
+    ended: list[Session] = field(default_factory=list)
+    """Sessions that are over since the core last took them out of its books."""
+    _under_way: dict[str, Session] = field(default_factory=dict)
+    """By the key of the effect each waits for."""
+    _sent: OrderedDict[tuple[str, int], TrajectorySent] = field(default_factory=OrderedDict)
+
+    def __len__(self) -> int:
+        """Verdicts under way."""
+        return len(self._under_way)
+
+    def finish(
+        self,
+        session: Session | None,
+        verdict: FinishTrajectory,
+        source: str,
+        request: Request | None,
+    ) -> list[Effect]:
+        """Deliver the trajectory. The turn in flight, if any, was stopped before."""
+        answered = self._sent.get((verdict.trajectory_id, verdict.attempt))
+        if answered is not None:
+            return [Reply(request, answered)] if request else []
+        fault = self._fault(session, verdict)
+        if fault or session is None:
+            return self._lost(session, verdict, fault, source, [request] if request else [])
+        if session.ending is not None:
+            session.ending.waiting += [request] if request else []
+            return []
+        ending = Ending(verdict, [request] if request else [])
+        session.ending = ending
+        metadata = {
+            "attempt": session.spec.attempt,
+            "limit": session.limit,
+            "session": self.desk.name,
+            "engine_moves": list(session.moves),
+        }
+        work = AssembleRow(
+            self.desk.key("assemble"),
+            session.spec,
+            session.row,
+            session.history.messages,
+            session.history.tools,
+            verdict,
+            metadata,
+        )
+        if (done := self.desk.try_inline(work)) is not None:
+            return self._assembled(session, done)
+        self._under_way[work.key] = session
+        return [work]
+
+    def _fault(self, session: Session | None, verdict: FinishTrajectory) -> str:
+        if session is None:
+            return f"{self.desk.name} has no session {verdict.trajectory_id}"
+        if session.spec.attempt != verdict.attempt:
+            return f"the session is open for attempt {session.spec.attempt}"
+        if verdict.status not in (Status.COMPLETED, Status.TRUNCATED):
+            return f"status {verdict.status.value} has no trajectory"
+        if not math.isfinite(verdict.reward):
+            return f"the reward is {verdict.reward}, no finite number"
+        if not session.row.turns:
+            return "no reply was generated in this session"
+        return ""
+
+    def worked(self, key: str, result: object, error: str) -> list[Effect]:
+        """A thread assembled a row."""
+        session = self._under_way.pop(key)
+        if session.ending is None:
+            return []
+        if error:
+            return self._give_up(session, f"assembly failed: {error}")
+        return self._assembled(session, result)
+
+    def _assembled(self, session: Session, result: object) -> list[Effect]:
+        assert isinstance(result, Trajectory)
+        assert session.ending is not None
+        self.desk.count_mismatch(result.certificate.canonical_mismatch)
+        session.ending.trajectory = result
+        return self._deliver(session)
+
+    def _deliver(self, session: Session) -> list[Effect]:
+        ending = session.ending
+        assert ending is not None
+        assert ending.trajectory is not None
+        ending.tries += 1
+        key = self.desk.key("deliver")
+        self._under_way[key] = session
+        message = TrajectoryFinished(trajectory=ending.trajectory)
+        return [Tell(session.spec.deliver_to, message, key, confirm=True)]
+
+    def taken(self, key: str) -> list[Effect]:
+        """The destination has the trajectory."""
+        session = self._under_way.pop(key)
+        ending, spec = session.ending, session.spec
+        if ending is None:
+            return []
+        assert ending.trajectory is not None
+        sent = TrajectorySent(
+            trajectory_id=spec.trajectory_id,
+            num_tokens=session.row.length,
+            num_sampled_tokens=ending.trajectory.num_sampled_tokens,
+        )
+        self._sent[spec.trajectory_id, spec.attempt] = sent
+        if len(self._sent) > REMEMBERED_MAX:
+            self._sent.popitem(last=False)
+        self.desk.counters.trajectories_sent += 1
+        self.ended.append(session)
+        return [Reply(request, sent) for request in ending.waiting]
+
+    def undelivered(self, key: str, to: str, reason: str, now_s: float) -> list[Effect]:
+        """The destination did not take it."""
+        session = self._under_way.pop(key)
+        ending = session.ending
+        if ending is None:
+            return []
+        if ending.tries >= DELIVERIES_MAX:
+            return self._give_up(session, f"{to} did not take it in {ending.tries} tries: {reason}")
+        self._under_way[key] = session
+        return [Wake(key, now_s + BACKOFF_S * ending.tries)]
+
+    def woken(self, key: str) -> list[Effect]:
+        """Time for another try."""
+        session = self._under_way.pop(key)
+        return self._deliver(session) if session.ending is not None else []
+
+    def _give_up(self, session: Session, cause: str) -> list[Effect]:
+        ending = session.ending
+        assert ending is not None
+        return self._lost(session, ending.verdict, cause, session.opened_by, ending.waiting)
+
+    def drop(self, session: Session, reason: str) -> list[Effect]:
+        """The session is closed while its verdict is on its way."""
+        ending, session.ending = session.ending, None
+        if ending is None:
+            return []
+        lost = TrajectoryLost(
+            trajectory_id=session.spec.trajectory_id, attempt=session.spec.attempt, cause=reason
+        )
+        return [Reply(request, lost) for request in ending.waiting]
+
+    def _lost(
+        self,
+        session: Session | None,
+        verdict: FinishTrajectory,
+        cause: str,
+        source: str,
+        waiting: list[Request],
+    ) -> list[Effect]:
+        self.desk.counters.trajectories_lost += 1
+        lost = TrajectoryLost(
+            trajectory_id=verdict.trajectory_id, attempt=verdict.attempt, cause=cause
+        )
+        if session is not None and session.spec.attempt == verdict.attempt:
+            session.ending = None
+            self.ended.append(session)
+        if not waiting:
+            return [Tell(source, lost)]
+        return [Reply(request, lost) for request in waiting]

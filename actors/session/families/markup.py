@@ -1,0 +1,198 @@
+"""Streaming parser for replies with tagged reasoning and tool calls.
+
+Reads `<think> reasoning </think> content <tool_call> call </tool_call> ...`. One state machine
+serves the streamed and the whole reply: a whole reply is one piece. Only text that nothing later
+can turn into markup is given out, the rest is held back: where the pieces are cut changes nothing.
+
+Rules:
+
+- Reasoning opens at the start of a reply only. Newlines at its two ends, and between it and the
+  content, belong to the markup.
+- Newlines before a call, and blank text after a call, belong to the markup.
+- A call that is malformed, or not closed, stays in the content as it was written.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import TYPE_CHECKING
+
+from milepost.actors.session.families.base import ParsedReply, ReplyDelta
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from milepost.messages.shared import ToolCall
+
+THINK_OPEN = "<think>"
+THINK_CLOSE = "</think>"
+CALL_OPEN = "<tool_call>"
+CALL_CLOSE = "</tool_call>"
+
+
+class _Mode(Enum):
+    START = "start"
+    REASONING = "reasoning"
+    CONTENT = "content"
+    CALL = "call"
+
+
+class MarkupParser:
+    """See the module's rules.
+
+    Args:
+        parse_call: makes a call of the text between the tags and its number in the reply; None
+            when the text is malformed.
+        thinking: the prompt already opened the reasoning block.
+        calls: whether tool calls are looked for.
+    """
+
+    def __init__(
+        self,
+        parse_call: Callable[[str, int], ToolCall | None],
+        *,
+        thinking: bool,
+        calls: bool,
+    ) -> None:
+        self._parse_call = parse_call
+        self._looks_for_calls = calls
+        self._mode = _Mode.REASONING if thinking else _Mode.START
+        self._held = ""
+        self._strips_newlines = thinking
+        """Newlines that come next belong to the markup."""
+        self._after_call = False
+        """Nothing but blank text since the last call."""
+        self._content: list[str] = []
+        self._reasoning: list[str] = []
+        self._calls: list[ToolCall] = []
+        self._deltas: list[ReplyDelta] = []
+        self._finished = False
+
+    def feed(self, text: str) -> list[ReplyDelta]:
+        """What `text` adds."""
+        assert not self._finished, "a finished parser was fed"
+        self._held += text
+        return self._advance(final=False)
+
+    def finish(self) -> list[ReplyDelta]:
+        """What was held back adds."""
+        assert not self._finished, "a parser was finished twice"
+        deltas = self._advance(final=True)
+        self._finished = True
+        return deltas
+
+    def reply(self) -> ParsedReply:
+        """All that was read."""
+        assert self._finished, "the reply was asked for before its end"
+        return ParsedReply("".join(self._content), "".join(self._reasoning), tuple(self._calls))
+
+    def _advance(self, *, final: bool) -> list[ReplyDelta]:
+        steps = {
+            _Mode.START: self._start,
+            _Mode.REASONING: self._read_reasoning,
+            _Mode.CONTENT: self._read_content,
+            _Mode.CALL: self._read_call,
+        }
+        # Each step that returns True has changed the mode; there are at most as many as tags.
+        while steps[self._mode](final):
+            pass
+        deltas, self._deltas = self._deltas, []
+        return deltas
+
+    def _start(self, final: bool) -> bool:  # noqa: FBT001
+        text = self._held.lstrip()
+        if text.startswith(THINK_OPEN):
+            self._held = text[len(THINK_OPEN) :]
+            self._strips_newlines = True
+            self._mode = _Mode.REASONING
+            return True
+        if final or not THINK_OPEN.startswith(text):
+            self._mode = _Mode.CONTENT
+            return True
+        return False
+
+    def _read_reasoning(self, final: bool) -> bool:  # noqa: FBT001
+        text = self._without_markup_newlines()
+        close = text.find(THINK_CLOSE)
+        if close >= 0:
+            self._give_reasoning(text[:close].rstrip("\n"))
+            self._held = text[close + len(THINK_CLOSE) :]
+            self._strips_newlines = True
+            self._mode = _Mode.CONTENT
+            return True
+        if final:
+            self._give_reasoning(text.rstrip("\n"))
+            self._held = ""
+            return False
+        solid = text[: _tag_begins(text, THINK_CLOSE)].rstrip("\n")
+        self._give_reasoning(solid)
+        self._held = text[len(solid) :]
+        return False
+
+    def _read_content(self, final: bool) -> bool:  # noqa: FBT001
+        text = self._without_markup_newlines()
+        if not self._looks_for_calls:
+            self._give_content(text)
+            self._held = ""
+            return False
+        opened = text.find(CALL_OPEN)
+        if opened < 0 and final:
+            self._give_content("" if self._after_call and not text.strip() else text)
+            self._held = ""
+            return False
+        solid = text[: opened if opened >= 0 else _tag_begins(text, CALL_OPEN)].rstrip("\n")
+        if self._after_call and not solid.strip():
+            solid = ""
+        self._give_content(solid)
+        self._held = text[len(solid) :]
+        if opened >= 0:
+            self._mode = _Mode.CALL
+            return True
+        return False
+
+    def _read_call(self, final: bool) -> bool:  # noqa: FBT001
+        # The blank text before the tag is still held: a malformed call gives it back.
+        opened = self._held.index(CALL_OPEN)
+        close = self._held.find(CALL_CLOSE, opened)
+        if close < 0:
+            if final:
+                self._give_content(self._held)
+                self._held = ""
+            return False
+        end = close + len(CALL_CLOSE)
+        body = self._held[opened + len(CALL_OPEN) : close]
+        call = self._parse_call(body, len(self._calls))
+        if call is None:
+            self._give_content(self._held[:end])
+        else:
+            self._calls.append(call)
+            self._deltas.append(ReplyDelta(tool_calls=(call,)))
+            self._after_call = True
+        self._held = self._held[end:]
+        self._mode = _Mode.CONTENT
+        return True
+
+    def _without_markup_newlines(self) -> str:
+        if not self._strips_newlines:
+            return self._held
+        text = self._held.lstrip("\n")
+        self._strips_newlines = not text
+        return text
+
+    def _give_content(self, text: str) -> None:
+        if text:
+            self._content.append(text)
+            self._deltas.append(ReplyDelta(content=text))
+            self._after_call = False
+
+    def _give_reasoning(self, text: str) -> None:
+        if text:
+            self._reasoning.append(text)
+            self._deltas.append(ReplyDelta(reasoning=text))
+
+
+def _tag_begins(text: str, tag: str) -> int:
+    """Where the end of `text` may be the beginning of `tag`; its length when it is none."""
+    # A tag has one "<", its first character, so only the last one can begin it.
+    begins = text.rfind("<")
+    return begins if begins >= 0 and tag.startswith(text[begins:]) else len(text)

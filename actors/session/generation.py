@@ -1,0 +1,88 @@
+"""What an engine answered, checked before a token of it reaches a row."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from milepost.actors.arrays import from_bulk
+from milepost.actors.session.row import SampledReply
+from milepost.messages.shared import FinishReason
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from milepost.messages.bulk import Bulk
+    from milepost.messages.engine import Generated
+    from milepost.messages.shared import VersionSpan
+
+
+class EngineFault(ValueError):
+    """The engine's answer contradicts itself or the request; nothing of it is used."""
+
+
+def read_generated(
+    generated: Generated, *, engine: str, tokens_max: int, stop_token_ids: Collection[int]
+) -> SampledReply:
+    """The sampled tokens, when everything about them fits together.
+
+    Args:
+        generated: the answer.
+        engine: who gave it.
+        tokens_max: as requested.
+        stop_token_ids: as requested.
+
+    Raises:
+        EngineFault: lengths differ, a log-prob is not finite, versions do not cover the reply,
+            or the finish reason is not what the tokens say.
+    """
+    fault = _fault(generated, tokens_max, stop_token_ids)
+    if fault:
+        raise EngineFault(f"{engine} answered {generated.request_id} with {fault}")
+    return SampledReply(
+        token_ids=from_bulk(generated.token_ids),
+        logprobs=from_bulk(generated.logprobs),
+        spans=generated.spans,
+        finish_reason=generated.finish_reason,
+        engine=engine,
+    )
+
+
+def _fault(generated: Generated, tokens_max: int, stop_token_ids: Collection[int]) -> str:
+    shape = _shape_fault(generated.token_ids, generated.logprobs)
+    if shape:
+        return shape
+    token_ids, logprobs = from_bulk(generated.token_ids), from_bulk(generated.logprobs)
+    count = len(token_ids)
+    if not 0 < count <= tokens_max:
+        return f"{count} tokens, from 1 to {tokens_max} were asked for"
+    if token_ids.min() < 0:
+        return f"token id {token_ids.min()} at {int(token_ids.argmin())}"
+    if not np.isfinite(logprobs).all():
+        place = int(np.argmin(np.isfinite(logprobs)))
+        return f"log-prob {logprobs[place]} at {place}"
+    covered = _cover_fault(generated.spans, count)
+    if covered:
+        return covered
+    last = int(token_ids[-1])
+    if generated.finish_reason is FinishReason.STOP and last not in stop_token_ids:
+        return f"finish reason stop, but last token {last} is not in {sorted(stop_token_ids)}"
+    return ""
+
+
+def _shape_fault(token_ids: Bulk, logprobs: Bulk) -> str:
+    if token_ids.dtype != "int32" or len(token_ids.shape) != 1:
+        return f"token ids as {token_ids}, int32 [N] is expected"
+    if logprobs.dtype != "float32" or logprobs.shape != token_ids.shape:
+        return f"log-probs as {logprobs} for token ids {token_ids}, float32 [N] is expected"
+    return ""
+
+
+def _cover_fault(spans: tuple[VersionSpan, ...], count: int) -> str:
+    place = 0
+    for span in spans:
+        if span.start != place or span.end <= span.start:
+            return f"version span {span} where one from {place} is expected"
+        place = span.end
+    return "" if place == count else f"version spans up to {place} of {count} tokens"

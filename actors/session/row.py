@@ -1,0 +1,218 @@
+"""The token row of one conversation: ids, log-probs and provenance, growing turn by turn.
+
+Arrays with spare room, never a Python object for each token: 9 bytes a token, at most doubled. The
+row is hashed as it grows, so a turn costs its new tokens only.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import xxhash
+
+from milepost.messages.shared import FinishReason, VersionSpan
+from milepost.messages.trajectory import Provenance, TurnBoundary
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from numpy.typing import NDArray
+
+    from milepost.actors.session.families import Seam
+    from milepost.actors.session.text.rendering import Piece
+
+FIRST_CAPACITY: Final = 128
+
+
+@dataclass(frozen=True, slots=True)
+class SampledReply:
+    """What an engine sampled, checked."""
+
+    token_ids: NDArray[np.int32]
+    """[N], the stop token included."""
+    logprobs: NDArray[np.float32]
+    """[N], nats."""
+    spans: tuple[VersionSpan, ...]
+    """Cover [0, N)."""
+    finish_reason: FinishReason
+    engine: str
+
+
+class TokenRow:
+    """One conversation's tokens, T in all.
+
+    Only `commit` changes it. A prompt is made beside it, so a turn that fails leaves no trace.
+    """
+
+    __slots__ = (
+        "_before_reply",
+        "_before_turn",
+        "_hasher",
+        "_logprobs",
+        "_provenance",
+        "_token_ids",
+        "length",
+        "spans",
+        "turns",
+    )
+
+    def __init__(self) -> None:
+        self.length = 0
+        self.turns: list[TurnBoundary] = []
+        self.spans: list[VersionSpan] = []
+        self._token_ids = np.empty(FIRST_CAPACITY, dtype="<i4")
+        self._provenance = np.empty(FIRST_CAPACITY, dtype=np.uint8)
+        self._logprobs = np.empty(FIRST_CAPACITY, dtype="<f4")
+        self._hasher = xxhash.xxh3_128()
+        """Over [0, length)."""
+        self._before_turn = self._hasher.copy()
+        """Over what stood before the newest turn: where a retry starts."""
+        self._before_reply = self._hasher.copy()
+        """Over the newest turn's prompt: where a trimmed reply is hashed again from."""
+
+    @property
+    def token_ids(self) -> NDArray[np.int32]:
+        """int32 [T], a view."""
+        return self._token_ids[: self.length]
+
+    @property
+    def provenance(self) -> NDArray[np.uint8]:
+        """uint8 [T] of `Provenance`, a view."""
+        return self._provenance[: self.length]
+
+    @property
+    def logprobs(self) -> NDArray[np.float32]:
+        """float32 [T], 0 where a token was not sampled, a view."""
+        return self._logprobs[: self.length]
+
+    def base_length(self, base_turns: int) -> int:
+        """Tokens of the first `base_turns` turns."""
+        assert 0 <= base_turns <= len(self.turns), f"{base_turns} of {len(self.turns)} turns"
+        return self.turns[base_turns - 1].end if base_turns else 0
+
+    def last_token(self, base_turns: int) -> int | None:
+        """Last token of the first `base_turns` turns."""
+        end = self.base_length(base_turns)
+        return int(self._token_ids[end - 1]) if end else None
+
+    def prompt(self, base_turns: int, seam: Seam, piece: Piece) -> NDArray[np.int32]:
+        """The prompt of a turn after the first `base_turns`, int32 [P]; the row stays as it is."""
+        base = self._token_ids[: self.base_length(base_turns) - seam.drop]
+        insert = np.array(seam.insert, dtype=np.int32)
+        return np.concatenate((base, insert, piece.token_ids), dtype=np.int32)
+
+    def commit(self, base_turns: int, seam: Seam, piece: Piece, reply: SampledReply) -> None:
+        """Make the first `base_turns` turns, the new prompt text and the reply the row.
+
+        Args:
+            base_turns: all turns, or all but the newest (a retry of it).
+            seam: repair between the base and `piece`.
+            piece: the new prompt text.
+            reply: what was sampled after it.
+        """
+        discarded = len(self.turns) - base_turns
+        assert 0 <= discarded <= 1, f"a commit discards {discarded} turns, 1 is the most"
+        if discarded:
+            self._cut(base_turns)
+        elif seam.drop:
+            self._trim(seam.drop)
+        self._before_turn = self._hasher.copy()
+        insert = np.array(seam.insert, dtype=np.int32)
+        self._append(insert, Provenance.TEMPLATE)
+        self._append(piece.token_ids, piece.provenance)
+        prompt_end = self.length
+        self._before_reply = self._hasher.copy()
+        self._append(reply.token_ids, Provenance.SAMPLED, reply.logprobs)
+        self._add_spans(prompt_end, reply.spans)
+        self.turns.append(
+            TurnBoundary(
+                prompt_end=prompt_end,
+                end=self.length,
+                finish_reason=reply.finish_reason,
+                prefix_hash=self._hasher.hexdigest(),
+                engine=reply.engine,
+            )
+        )
+
+    def validate(self) -> None:
+        """Every invariant, from scratch; costs the whole row."""
+        hasher, start = xxhash.xxh3_128(), 0
+        sampled = self.provenance == Provenance.SAMPLED
+        expected = np.zeros(self.length, dtype=bool)
+        for turn in self.turns:
+            assert start <= turn.prompt_end < turn.end <= self.length, f"turn {turn} is misplaced"
+            hasher.update(self._token_ids[start : turn.end].data)
+            assert hasher.hexdigest() == turn.prefix_hash, f"hash of turn {turn} is wrong"
+            expected[turn.prompt_end : turn.end] = True
+            start = turn.end
+        assert start == self.length, f"row ends at {self.length}, its last turn at {start}"
+        assert (sampled == expected).all(), "sampled tokens and turns differ"
+        assert not self.logprobs[~sampled].any(), "a token that was not sampled has a log-prob"
+        covered = np.zeros(self.length, dtype=np.int64)
+        for span in self.spans:
+            covered[span.start : span.end] += 1
+        assert (covered == expected).all(), "version spans do not cover the sampled tokens once"
+
+    def _append(
+        self,
+        token_ids: NDArray[np.int32],
+        provenance: NDArray[np.uint8] | Provenance,
+        logprobs: NDArray[np.float32] | float = 0.0,
+    ) -> None:
+        start, end = self.length, self.length + len(token_ids)
+        if end > len(self._token_ids):
+            self._grow(end)
+        self._token_ids[start:end] = token_ids
+        self._provenance[start:end] = provenance
+        self._logprobs[start:end] = logprobs
+        self._hasher.update(self._token_ids[start:end].data)
+        self.length = end
+
+    def _grow(self, needed: int) -> None:
+        capacity = max(needed, 2 * len(self._token_ids))
+        for name in ("_token_ids", "_provenance", "_logprobs"):
+            old = getattr(self, name)
+            new = np.empty(capacity, dtype=old.dtype)
+            new[: self.length] = old[: self.length]
+            setattr(self, name, new)
+
+    def _cut(self, base_turns: int) -> None:
+        """Forget the newest turn."""
+        del self.turns[base_turns:]
+        self._hasher = self._before_turn.copy()
+        self._shorten(self.base_length(base_turns))
+
+    def _trim(self, num_tokens: int) -> None:
+        """Take a stop token that opens the next message off the newest reply."""
+        turn = self.turns.pop()
+        end = turn.end - num_tokens
+        assert end > turn.prompt_end, f"trimming {num_tokens} tokens leaves nothing of {turn}"
+        self._shorten(end)
+        self._hasher = self._before_reply.copy()
+        self._hasher.update(self._token_ids[turn.prompt_end : end].data)
+        self.turns.append(
+            TurnBoundary(
+                prompt_end=turn.prompt_end,
+                end=end,
+                finish_reason=turn.finish_reason,
+                prefix_hash=self._hasher.hexdigest(),
+                engine=turn.engine,
+            )
+        )
+
+    def _shorten(self, length: int) -> None:
+        self.length = length
+        while self.spans and self.spans[-1].end > length:
+            span = self.spans.pop()
+            if span.start < length:
+                self.spans.append(VersionSpan(start=span.start, end=length, version=span.version))
+
+    def _add_spans(self, offset: int, spans: Iterable[VersionSpan]) -> None:
+        for span in spans:
+            start, end = offset + span.start, offset + span.end
+            last = self.spans[-1] if self.spans else None
+            if last is not None and last.end == start and last.version == span.version:
+                start = self.spans.pop().start
+            self.spans.append(VersionSpan(start=start, end=end, version=span.version))

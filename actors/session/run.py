@@ -1,0 +1,87 @@
+"""The I/O of a session actor: loads tokenizer and template, lends threads to the core."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, get_args
+
+from milepost.actors.session.core import SessionCore
+from milepost.actors.session.desk import Desk
+from milepost.actors.session.engines import EnginePool
+from milepost.actors.session.families import make_family
+from milepost.actors.session.matchers import resolve_matcher
+from milepost.actors.session.text.rendering import Renderer
+from milepost.actors.session.text.template import load_template
+from milepost.actors.session.text.tokenizer import load_tokenizer
+from milepost.actors.session.work import TextWork
+
+if TYPE_CHECKING:
+    from milepost.actors.context import ActorContext
+    from milepost.actors.effects import Work
+    from milepost.configs.actors import SessionConfig
+    from milepost.configs.run import ModelConfig
+
+
+async def run(context: ActorContext) -> None:
+    """Serve conversations until the supervisor stops this process.
+
+    Raises:
+        FileNotFoundError: the model folder has no tokenizer.
+        RenderFailed: its chat template is missing, broken, or not append-only.
+        UnknownFamily: the family does not fit the tokenizer.
+    """
+    model, config = context.topology.model, context.topology.actors.session
+    assert model is not None, "a topology with sessions has a model"
+    assert config is not None, "this is a session actor"
+    # One thread for each text: the tokenizer's own pool would fight the other processes for cores.
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    renderer = load_renderer(model, config)
+    desk = Desk(
+        name=context.name,
+        renderer=renderer,
+        pool=EnginePool(context.topology.names("engine"), context.index),
+        context_tokens_max=model.context_tokens_max,
+        patience_s=config.engine_patience_s,
+    )
+    core = SessionCore(
+        desk, matcher=resolve_matcher(config.matcher), sessions_max=config.sessions_max
+    )
+    facts = {
+        "family": renderer.family.name,
+        "family_verified": renderer.family.verified,
+        "tokenizer_hash": renderer.tokenizer.content_hash,
+        "template_hash": renderer.template.content_hash,
+        "vocabulary_size": renderer.tokenizer.vocabulary_size,
+    }
+    threads = ThreadPoolExecutor(config.render_workers or 1, thread_name_prefix="text")
+    loop = asyncio.get_running_loop()
+
+    async def perform(work: Work) -> object:
+        assert isinstance(work, get_args(TextWork)), f"{context.name} has no hands for {work}"
+        if not config.render_workers:
+            return work.carry_out(renderer)
+        return await loop.run_in_executor(threads, work.carry_out, renderer)
+
+    try:
+        await context.serve(core, facts=facts, perform=perform)
+    finally:
+        threads.shutdown(cancel_futures=True)
+
+
+def load_renderer(model: ModelConfig, config: SessionConfig) -> Renderer:
+    """Tokenizer, template and family of the run's model, proven to append only.
+
+    Raises:
+        As `run`.
+    """
+    folder = Path(model.path)
+    tokenizer = load_tokenizer(folder)
+    template = load_template(
+        folder, named_tokens=tokenizer.named_tokens, options=config.template_options
+    )
+    renderer = Renderer(tokenizer, template, make_family(model.family, tokenizer))
+    renderer.check()
+    return renderer

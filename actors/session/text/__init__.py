@@ -1,0 +1,1 @@
+"""Text to tokens: tokenizer, chat template, rendering, provenance, and the canonical comparison."""

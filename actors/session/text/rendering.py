@@ -1,0 +1,154 @@
+"""Messages to tokens: the first prompt of a conversation, and the delta of each later turn.
+
+What was sampled is never rendered again. A later turn renders its new messages alone, after a
+dummy base: delta = render(base + new messages, generation prompt) minus render(base), which must be
+a string prefix. So the cost of a turn grows with its new text only.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from milepost.actors.session.text.provenance import find_contents, mark_tokens
+from milepost.actors.session.text.template import RenderFailed
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from milepost.actors.session.families import Family
+    from milepost.actors.session.text.template import ChatTemplate
+    from milepost.actors.session.text.tokenizer import Tokenizer
+    from milepost.messages.shared import ChatMessage
+
+TAIL_CHARS: Final = 64
+CACHED_BYTES_MAX: Final = 4096
+CACHED_PIECES_MAX: Final = 1024
+"""Members of a group share their first prompt, and short tool results come again and again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Rendered text as tokens; the arrays are shared and read-only."""
+
+    token_ids: NDArray[np.int32]
+    """[N]"""
+    provenance: NDArray[np.uint8]
+    """[N] of `Provenance`"""
+    tail: str
+    """Last characters of the text: a reply's parser asks whether reasoning was opened."""
+
+
+class Renderer:
+    """Tokenizer, template and family of one model.
+
+    A text to render is named by its JSON, `first` or `delta`. The same name renders the same
+    `Piece`, so pieces are remembered under it. `render` may run in any thread, `recall` and
+    `remember` belong to one.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, template: ChatTemplate, family: Family) -> None:
+        self.tokenizer = tokenizer
+        self.template = template
+        self.family = family
+        self._pieces: dict[bytes, Piece] = {}
+        # A family has very few bases, unless its template looks at tool calls.
+        self._base_text = lru_cache(maxsize=64)(self._render_base)
+
+    def first(self, messages: Sequence[ChatMessage], tools: Sequence[dict[str, Any]]) -> bytes:
+        """Name of the whole prompt of a conversation's first turn."""
+        return msgspec.json.encode((None, messages, tools))
+
+    def delta(
+        self,
+        appended: Sequence[ChatMessage],
+        tool_calls: Sequence[dict[str, Any]],
+        tools: Sequence[dict[str, Any]],
+    ) -> bytes:
+        """Name of what the new messages and the generation prompt add after a reply.
+
+        Args:
+            appended: messages after the reply, perhaps none.
+            tool_calls: of that reply.
+            tools: of the conversation.
+        """
+        base = self.family.delta_base(tool_calls)
+        return msgspec.json.encode((base, appended, tools if self.family.delta_takes_tools else ()))
+
+    def recall(self, text: bytes) -> Piece | None:
+        """The piece, if it was rendered lately."""
+        piece = self._pieces.pop(text, None)
+        if piece is not None:
+            self._pieces[text] = piece
+        return piece
+
+    def remember(self, text: bytes, piece: Piece) -> None:
+        """Keep a short piece; the one that was not asked for longest makes room."""
+        if len(text) > CACHED_BYTES_MAX:
+            return
+        self._pieces[text] = piece
+        if len(self._pieces) > CACHED_PIECES_MAX:
+            del self._pieces[next(iter(self._pieces))]
+
+    def render(self, text: bytes) -> Piece:
+        """Tokens of the text that `first` or `delta` named, each with what it stands for.
+
+        Raises:
+            RenderFailed: the template refuses the messages, or renders the base differently when
+                something follows it.
+        """
+        base, messages, tools = msgspec.json.decode(text)
+        if base is None:
+            written = self.template.render(messages, tools, generate=True)
+        else:
+            written = self._delta_text(base, messages, tools)
+        token_ids, starts = self.tokenizer.encode_with_starts(written)
+        provenance = mark_tokens(starts, find_contents(written, messages))
+        token_ids.flags.writeable = False
+        provenance.flags.writeable = False
+        return Piece(token_ids, provenance, written[-TAIL_CHARS:])
+
+    def check(self) -> None:
+        """Prove on a small conversation that the template only appends, with every role.
+
+        Raises:
+            RenderFailed: it does not, for the role it names.
+        """
+        asked: ChatMessage = {"role": "user", "content": "one"}
+        self.render(self.first([asked], ()))
+        for role in sorted(self.family.appended_roles - {"system"}):
+            message: ChatMessage = {"role": role, "content": "two"}
+            text = self.delta([message], (), ())
+            if not self.render(text).tail:
+                raise RenderFailed(f"the template renders nothing for a {role} message")
+
+    def _delta_text(
+        self,
+        base: Sequence[ChatMessage],
+        messages: Sequence[ChatMessage],
+        tools: Sequence[dict[str, Any]],
+    ) -> str:
+        prefix = self._base_text(msgspec.json.encode((base, tools)))
+        whole = self.template.render([*base, *messages], tools, generate=True)
+        if not whole.startswith(prefix):
+            place = next(
+                (at for at, (a, b) in enumerate(zip(prefix, whole, strict=False)) if a != b),
+                len(whole),
+            )
+            roles = [message["role"] for message in messages]
+            raise RenderFailed(
+                f"the template is not append-only for {roles}: before them it wrote "
+                f"{prefix[place : place + 40]!r}, with them {whole[place : place + 40]!r}; "
+                f"choose another family than {self.family.name}, or a template that only appends"
+            )
+        return whole[len(prefix) :]
+
+    def _render_base(self, text: bytes) -> str:
+        base, tools = msgspec.json.decode(text)
+        return self.template.render(base, tools, generate=False)

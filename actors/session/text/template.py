@@ -1,0 +1,246 @@
+"""A Hugging Face chat template: Jinja in a sandbox, with the names such templates expect.
+
+Rendered as the Hugging Face libraries render it: blocks trimmed, `tojson` without HTML escapes,
+`raise_exception`, `strftime_now`, `break` and `continue`, and `{% generation %}` blocks around what
+an assistant produces.
+"""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NoReturn
+
+import jinja2
+import jinja2.ext
+from jinja2 import nodes
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+from xxhash import xxh3_128_hexdigest
+
+from milepost.actors.session.text.tokenizer import CONFIG_FILE, read_config
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from jinja2.parser import Parser
+    from jinja2.runtime import Macro
+
+    from milepost.messages.shared import ChatMessage
+
+TEMPLATE_FILE = "chat_template.jinja"
+OPEN_MARK: Final = "\ue0f0"
+CLOSE_MARK: Final = "\ue0f1"
+"""Private-use characters around generation blocks while their places are looked for."""
+TEMPLATE_FAULTS: Final = (
+    jinja2.TemplateError,
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    RecursionError,
+    TypeError,
+    ValueError,
+)
+"""What foreign template code may raise."""
+
+
+class RenderFailed(ValueError):
+    """The template refuses the conversation, or renders what cannot be used; says which and why."""
+
+
+class ChatTemplate:
+    """Renders conversations as text.
+
+    Args:
+        sources: template texts by name; `default`, and perhaps `tool_use`.
+        named_tokens: `bos_token`, `eos_token`, ... of the tokenizer.
+        options: further variables, the same for every rendering (`enable_thinking`, ...).
+
+    Raises:
+        RenderFailed: a source is no valid template, or there is no default one.
+    """
+
+    def __init__(
+        self,
+        sources: Mapping[str, str],
+        *,
+        named_tokens: Mapping[str, str] | None = None,
+        options: Mapping[str, Any] | None = None,
+    ) -> None:
+        if "default" not in sources:
+            raise RenderFailed(f"no chat template named default, there are {sorted(sources)}")
+        self._sources = dict(sources)
+        self._variables = {**(named_tokens or {}), **(options or {})}
+        text = "\x00".join(f"{name}\x00{source}" for name, source in sorted(sources.items()))
+        single = sources["default"] if len(sources) == 1 else text
+        self.content_hash = xxh3_128_hexdigest(single.encode())
+        self._plain = self._compiled(mark=False)
+        self._marking: dict[str, jinja2.Template] | None = None
+
+    @property
+    def marks_generation(self) -> bool:
+        """Whether the template says itself what the assistant produces."""
+        return any("endgeneration" in source for source in self._sources.values())
+
+    def render(
+        self,
+        messages: Sequence[ChatMessage],
+        tools: Sequence[dict[str, Any]] = (),
+        *,
+        generate: bool,
+    ) -> str:
+        """The conversation as text; with `generate`, up to where the assistant begins to speak.
+
+        Raises:
+            RenderFailed: the template raised; the text has its reason.
+        """
+        return self._render(self._plain, messages, tools, generate=generate)
+
+    def render_generated(
+        self, messages: Sequence[ChatMessage], tools: Sequence[dict[str, Any]] = ()
+    ) -> tuple[str, list[tuple[int, int]]]:
+        """The conversation, and the [start, end) of each `{% generation %}` block in it.
+
+        Raises:
+            RenderFailed: the template raised, or a message holds one of our marks.
+        """
+        if self._marking is None:
+            self._marking = self._compiled(mark=True)
+        marked = self._render(self._marking, messages, tools, generate=False)
+        plain = self.render(messages, tools, generate=False)
+        spans, end = [], 0
+        text = ""
+        while (start := marked.find(OPEN_MARK, end)) >= 0:
+            close = marked.find(CLOSE_MARK, start)
+            text += marked[end:start]
+            body = marked[start + 1 : close]
+            spans.append((len(text), len(text) + len(body)))
+            text += body
+            end = close + 1
+        if text + marked[end:] != plain:
+            raise RenderFailed(
+                "generation blocks cannot be located: a message holds U+E0F0 or U+E0F1, "
+                "or the template changes what a block renders"
+            )
+        return plain, spans
+
+    def _render(
+        self,
+        compiled: Mapping[str, jinja2.Template],
+        messages: Sequence[ChatMessage],
+        tools: Sequence[dict[str, Any]],
+        *,
+        generate: bool,
+    ) -> str:
+        template = compiled["default"]
+        if tools:
+            template = compiled.get("tool_use", template)
+        try:
+            return template.render(
+                messages=messages,
+                tools=tools or None,
+                documents=None,
+                add_generation_prompt=generate,
+                **self._variables,
+            )
+        except TEMPLATE_FAULTS as error:
+            raise RenderFailed(f"the chat template raised {_told(error)}") from error
+
+    def _compiled(self, *, mark: bool) -> dict[str, jinja2.Template]:
+        environment = _environment(mark=mark)
+        try:
+            return {name: environment.from_string(text) for name, text in self._sources.items()}
+        except jinja2.TemplateSyntaxError as error:
+            raise RenderFailed(
+                f"the chat template is no valid Jinja: line {error.lineno}: {error.message}"
+            ) from error
+
+
+def load_template(
+    folder: Path, *, named_tokens: Mapping[str, str], options: Mapping[str, Any] | None = None
+) -> ChatTemplate:
+    """Read chat_template.jinja, or the `chat_template` of tokenizer_config.json.
+
+    Raises:
+        RenderFailed: neither is there, or it does not compile.
+    """
+    path = folder / TEMPLATE_FILE
+    sources: dict[str, str] = {}
+    if path.is_file():
+        sources["default"] = path.read_text(encoding="utf-8")
+    else:
+        written = read_config(folder).get("chat_template")
+        if isinstance(written, str):
+            sources["default"] = written
+        elif isinstance(written, list):
+            sources = {entry["name"]: entry["template"] for entry in written}
+    if not sources:
+        raise RenderFailed(
+            f"no chat template in {folder}: neither {TEMPLATE_FILE} nor "
+            f"`chat_template` in {CONFIG_FILE}"
+        )
+    return ChatTemplate(sources, named_tokens=named_tokens, options=options)
+
+
+class _GenerationBlocks(jinja2.ext.Extension):
+    """`{% generation %} ... {% endgeneration %}`: transparent, or marked when asked."""
+
+    tags: set[str] = {"generation"}  # noqa: RUF012 - the library reads it so
+
+    def parse(self, parser: Parser) -> nodes.Node:
+        line = next(parser.stream).lineno
+        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+        call = self.call_method("_surround")
+        return nodes.CallBlock(call, [], [], body).set_lineno(line)
+
+    def _surround(self, caller: Macro) -> str:
+        text: str = caller()
+        return (
+            f"{OPEN_MARK}{text}{CLOSE_MARK}"
+            if self.environment.globals["marks_generation_blocks"]
+            else text
+        )
+
+
+def _environment(*, mark: bool) -> ImmutableSandboxedEnvironment:
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True,
+        lstrip_blocks=True,
+        extensions=[_GenerationBlocks, jinja2.ext.loopcontrols],
+    )
+    environment.filters["tojson"] = _tojson
+    environment.globals["raise_exception"] = _raise_exception
+    environment.globals["strftime_now"] = _clock()
+    environment.globals["marks_generation_blocks"] = mark
+    return environment
+
+
+def _clock() -> Callable[[str], str]:
+    # Read once: a conversation must not see the date change between two of its turns.
+    now = datetime.now(tz=UTC).astimezone()
+    return now.strftime
+
+
+def _raise_exception(message: str) -> NoReturn:
+    raise jinja2.TemplateError(message)
+
+
+def _tojson(
+    value: object,
+    ensure_ascii: bool = False,  # noqa: FBT001, FBT002
+    indent: int | str | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,  # noqa: FBT001, FBT002
+) -> str:
+    return json.dumps(
+        value,
+        ensure_ascii=ensure_ascii,
+        indent=indent,
+        separators=separators,
+        sort_keys=sort_keys,
+    )
+
+
+def _told(error: BaseException) -> str:
+    text = str(error) or "no reason given"
+    return text if isinstance(error, jinja2.TemplateError) else f"{type(error).__name__}: {text}"

@@ -1,0 +1,109 @@
+"""The model's tokenizer, read from its folder by the `tokenizers` library alone."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import tokenizers
+from xxhash import xxh3_128_hexdigest
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+TOKENIZER_FILE = "tokenizer.json"
+CONFIG_FILE = "tokenizer_config.json"
+NAMED_TOKENS = ("bos_token", "eos_token", "pad_token", "unk_token")
+
+
+class Tokenizer:
+    """Text to ids and back, without adding, padding or truncating anything.
+
+    Attributes:
+        content_hash: xxh3-128 hex of the bytes of tokenizer.json.
+        special_ids: ids of all tokens marked special.
+        special_tokens: their texts, by id.
+        named_tokens: `bos_token`, `eos_token`, ... as the chat template sees them.
+        vocabulary_size: ids are below it; the added tokens are counted.
+    """
+
+    def __init__(
+        self, backend: tokenizers.Tokenizer, *, content_hash: str, named_tokens: Mapping[str, str]
+    ) -> None:
+        # A tokenizer.json may carry settings for batches of an encoder model.
+        backend.no_truncation()
+        backend.no_padding()
+        self._backend = backend
+        self.content_hash = content_hash
+        self.named_tokens = dict(named_tokens)
+        self.special_tokens = {
+            token_id: token.content
+            for token_id, token in backend.get_added_tokens_decoder().items()
+            if token.special
+        }
+        self.special_ids = frozenset(self.special_tokens)
+        self.vocabulary_size = backend.get_vocab_size(with_added_tokens=True)
+
+    def encode(self, text: str) -> NDArray[np.int32]:
+        """Token ids, int32 [N]; special tokens written out in `text` become their ids."""
+        return np.array(self._encoding(text).ids, dtype=np.int32)
+
+    def encode_with_starts(self, text: str) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+        """Token ids, int32 [N], and where each token starts in `text`, in characters [N]."""
+        encoding = self._encoding(text)
+        starts = np.array([start for start, _end in encoding.offsets], dtype=np.int64)
+        return np.array(encoding.ids, dtype=np.int32), starts
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        """The text of these ids, special tokens included."""
+        return self._backend.decode(token_ids, skip_special_tokens=False)
+
+    def token_id(self, token: str) -> int | None:
+        """Id of one token, or None when the vocabulary has no such entry."""
+        return self._backend.token_to_id(token)
+
+    def _encoding(self, text: str) -> tokenizers.Encoding:
+        return self._backend.encode(text, add_special_tokens=False)
+
+
+def load_tokenizer(folder: Path) -> Tokenizer:
+    """Read tokenizer.json and tokenizer_config.json.
+
+    Raises:
+        FileNotFoundError: the folder has no tokenizer.json.
+    """
+    path = folder / TOKENIZER_FILE
+    if not path.is_file():
+        raise FileNotFoundError(
+            f"no {TOKENIZER_FILE} in {folder}: export the tokenizer in the fast format first"
+        )
+    content = path.read_bytes()
+    return Tokenizer(
+        tokenizers.Tokenizer.from_buffer(content),
+        content_hash=xxh3_128_hexdigest(content),
+        named_tokens=_named_tokens(read_config(folder)),
+    )
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """tokenizer_config.json as it is; empty when there is none."""
+    path = folder / CONFIG_FILE
+    if not path.is_file():
+        return {}
+    config: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return config
+
+
+def _named_tokens(config: Mapping[str, Any]) -> dict[str, str]:
+    # Written as a string, or as an added token with its flags.
+    named = {}
+    for name in NAMED_TOKENS:
+        value = config.get(name)
+        text = value.get("content") if isinstance(value, dict) else value
+        if isinstance(text, str):
+            named[name] = text
+    return named

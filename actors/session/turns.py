@@ -1,0 +1,340 @@
+"""A turn from its request to its reply: plan, render, generate, read, commit.
+
+Nothing of a session changes before the commit, which happens in one step when everything has
+succeeded. A newer request on the same session takes the place of an older one still in flight.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from milepost.actors.arrays import to_bulk
+from milepost.actors.effects import Ask, Effect, Reply, Request, Tell, Wake
+from milepost.actors.session.families import ParsedReply
+from milepost.actors.session.generation import EngineFault, read_generated
+from milepost.actors.session.refusal import TurnRefused
+from milepost.actors.session.row import SampledReply
+from milepost.actors.session.state import NO_SEAM, Flight, Session, Stage
+from milepost.actors.session.text.rendering import Piece
+from milepost.actors.session.validation import check_messages, check_tools
+from milepost.actors.session.work import ReadReply, Refusal, RenderText
+from milepost.configs.seeds import derive_seed
+from milepost.messages.engine import AbortRequests, Generate, Generated, GenerateRefused
+from milepost.messages.session import ChatReply, ChatTurn
+from milepost.messages.shared import ChatMessage, FinishReason, Message, Usage
+
+if TYPE_CHECKING:
+    from milepost.actors.session.desk import Desk
+
+BACKOFF_S = 0.05
+BACKOFF_S_MAX = 2.0
+
+
+@dataclass(slots=True)
+class Turns:
+    """All turns in flight of one session actor."""
+
+    desk: Desk
+    _works: dict[str, tuple[Session, Flight]] = field(default_factory=dict)
+    """Turns whose text a thread works on, by key."""
+    _generating: dict[str, tuple[Session, Flight]] = field(default_factory=dict)
+    """Open questions to engines, by key; those of turns that were stopped, too."""
+    _waiting: dict[str, tuple[Session, Flight]] = field(default_factory=dict)
+    """Turns that try again after a pause, by the key of its end."""
+
+    # ---- asked ---------------------------------------------------------------------------
+
+    def asked(
+        self, session: Session, turn: ChatTurn, request: Request, now_s: float
+    ) -> list[Effect]:
+        """A client wants the next reply."""
+        try:
+            flight = self._planned(session, turn, request, now_s)
+        except TurnRefused as refused:
+            return [self._refusal(session, request, refused)]
+        effects = self.stop(session, "a newer request of this session took its place")
+        session.epoch, session.flight, session.active_s = flight.epoch, flight, now_s
+        return effects + self._render(session, flight)
+
+    def _planned(self, session: Session, turn: ChatTurn, request: Request, now_s: float) -> Flight:
+        spec = session.spec
+        if turn.attempt is not None and turn.attempt != spec.attempt:
+            raise TurnRefused(
+                "closed",
+                f"session {spec.trajectory_id} is open for attempt {spec.attempt}, the request is "
+                f"of attempt {turn.attempt}",
+            )
+        check_tools(turn.tools)
+        plan = session.history.plan(check_messages(turn.messages), turn.tools)
+        if plan.base_turns >= spec.limits.turns_max:
+            raise TurnRefused(
+                "limit",
+                f"{plan.base_turns} turns were generated, turns_max is {spec.limits.turns_max}",
+                limit="turns_max",
+            )
+        return Flight(request, session.epoch + 1, plan, turn.tokens_max, now_s)
+
+    def _refusal(self, session: Session | None, request: Request, refused: TurnRefused) -> Effect:
+        counts = self.desk.counters.refused
+        counts[refused.kind] = counts.get(refused.kind, 0) + 1
+        if session is not None and refused.kind == "limit":
+            session.refused_by = refused.limit
+        return Reply(request, refused.message())
+
+    def refuse(self, request: Request, refused: TurnRefused) -> list[Effect]:
+        """Refuse a turn of no session."""
+        return [self._refusal(None, request, refused)]
+
+    def stop(self, session: Session, reason: str) -> list[Effect]:
+        """Stop the turn in flight, if there is one; its asker is told why."""
+        flight = session.flight
+        if flight is None:
+            return []
+        session.flight = None
+        effects = [self._refusal(session, flight.request, TurnRefused("closed", reason))]
+        if flight.stage is Stage.GENERATE:
+            abort = AbortRequests(request_ids=(flight.request_id,))
+            effects.append(Tell(session.engine, abort))
+        return effects
+
+    def _fail(self, session: Session, flight: Flight, refused: TurnRefused) -> list[Effect]:
+        session.flight = None
+        return [self._refusal(session, flight.request, refused)]
+
+    # ---- render --------------------------------------------------------------------------
+
+    def _render(self, session: Session, flight: Flight) -> list[Effect]:
+        plan, renderer = flight.plan, self.desk.renderer
+        if plan.base_turns:
+            calls = session.history.last_calls(plan.base_turns)
+            flight.text = renderer.delta(plan.appended, calls, plan.tools)
+            flight.seam = renderer.family.seam(session.row.last_token(plan.base_turns))
+        else:
+            flight.text = renderer.first(plan.appended, plan.tools)
+            flight.seam = NO_SEAM
+        if (piece := renderer.recall(flight.text)) is not None:
+            return self._rendered(session, flight, piece)
+        work = RenderText(self.desk.key("render"), flight.text)
+        if (done := self.desk.try_inline(work)) is not None:
+            return self._rendered(session, flight, done)
+        self._works[work.key] = session, flight
+        return [work]
+
+    def _rendered(self, session: Session, flight: Flight, result: object) -> list[Effect]:
+        if isinstance(result, Refusal):
+            return self._fail(session, flight, TurnRefused("bad_request", result.reason))
+        assert isinstance(result, Piece)
+        flight.piece = result
+        self.desk.renderer.remember(flight.text, result)
+        try:
+            self._measure(session, flight)
+        except TurnRefused as refused:
+            return self._fail(session, flight, refused)
+        return self._generate(session, flight)
+
+    def _measure(self, session: Session, flight: Flight) -> None:
+        """Bound the reply: every limit, and the name of the one that counts."""
+        assert flight.piece is not None
+        limits, sampling = session.spec.limits, session.spec.sampling
+        base = session.row.base_length(flight.plan.base_turns)
+        seam = len(flight.seam.insert) - flight.seam.drop
+        flight.prompt_tokens = base + seam + len(flight.piece.token_ids)
+        whole, name = limits.tokens_max, "tokens_max"
+        if self.desk.context_tokens_max < whole:
+            whole, name = self.desk.context_tokens_max, "context_tokens_max"
+        room = whole - flight.prompt_tokens
+        if room < 1:
+            raise TurnRefused(
+                "limit",
+                f"the prompt of turn {flight.plan.base_turns + 1} has {flight.prompt_tokens} "
+                f"tokens, {name} is {whole}: no room for a reply",
+                limit=name,
+            )
+        reply = min(limits.reply_tokens_max, sampling.tokens_max, flight.tokens_max or room)
+        flight.bound = name if room <= reply else "reply_tokens_max"
+        seed = sampling.seed
+        if flight.plan.is_retry:
+            # The same seed at the same place would only say the same again.
+            seed = derive_seed(seed, "retry", flight.epoch)
+        flight.sampling = replace(sampling, tokens_max=min(room, reply), seed=seed)
+
+    # ---- generate ------------------------------------------------------------------------
+
+    def _generate(self, session: Session, flight: Flight) -> list[Effect]:
+        assert flight.piece is not None
+        assert flight.sampling is not None
+        if not session.engine:
+            session.engine = self.desk.pool.take()
+        spec = session.spec
+        flight.stage = Stage.GENERATE
+        flight.tries += 1
+        flight.request_id = f"{spec.trajectory_id}/{spec.attempt}/{flight.epoch}/{flight.tries}"
+        key = f"generate/{flight.request_id}"
+        self._generating[key] = session, flight
+        prompt = session.row.prompt(flight.plan.base_turns, flight.seam, flight.piece)
+        assert len(prompt) == flight.prompt_tokens, f"{len(prompt)} of {flight.prompt_tokens}"
+        generate = Generate(
+            request_id=flight.request_id,
+            session_id=spec.trajectory_id,
+            token_ids=to_bulk(prompt),
+            sampling=flight.sampling,
+            version_min=self.desk.version,
+        )
+        # No bound of ours may be shorter than the episode's: it would cut the longest replies.
+        deadline_s = spec.limits.seconds_max
+        return [Ask(session.engine, generate, key, deadline_s)]
+
+    def answered(self, key: str, source: str, message: Message, now_s: float) -> list[Effect]:
+        """An engine answered."""
+        session, flight = self._generating.pop(key)
+        self.desk.pool.answered(source)
+        if session.flight is not flight:
+            # The turn was stopped meanwhile.
+            if isinstance(message, Generated):
+                self.desk.counters.tokens_wasted += message.token_ids.shape[0]
+            return []
+        match message:
+            case Generated(finish_reason=FinishReason.ABORT):
+                self.desk.counters.tokens_wasted += message.token_ids.shape[0]
+                return self._again(session, flight, f"{source} aborted the request", now_s)
+            case Generated():
+                return self._generated(session, flight, message, source, now_s)
+            case GenerateRefused(retry=True):
+                return self._again(session, flight, f"{source}: {message.reason}", now_s)
+            case GenerateRefused():
+                reason = f"{source} refused the request: {message.reason}"
+                return self._fail(session, flight, TurnRefused("engine", reason))
+            case _:
+                raise TypeError(f"{source} answered a generation with {type(message).__name__}")
+
+    def unanswered(self, key: str, to: str, reason: str, now_s: float) -> list[Effect]:
+        """An engine is dead, or did not answer."""
+        session, flight = self._generating.pop(key)
+        self.desk.pool.failed_with(to, reason)
+        if session.flight is not flight:
+            return []
+        return self._again(session, flight, f"{to} did not answer: {reason}", now_s)
+
+    def _again(self, session: Session, flight: Flight, reason: str, now_s: float) -> list[Effect]:
+        """Try once more, on another engine if there is one; nothing was committed."""
+        if flight.failing_since_s is None:
+            flight.failing_since_s = now_s
+        failing_s = now_s - flight.failing_since_s
+        if failing_s >= self.desk.patience_s:
+            told = f"{reason}; {flight.tries} tries in {failing_s:.1f} s"
+            return self._fail(session, flight, TurnRefused("engine", told))
+        old = session.engine
+        self.desk.pool.release(old)
+        session.engine = self.desk.pool.take(avoid=old)
+        if session.engine != old:
+            session.moves.append(reason)
+            self.desk.counters.engine_moves += 1
+            return self._generate(session, flight)
+        flight.stage = Stage.WAIT
+        pause_s = min(BACKOFF_S * 2.0 ** (flight.tries - 1), BACKOFF_S_MAX)
+        key = f"again/{flight.request_id}"
+        self._waiting[key] = session, flight
+        return [Wake(key, now_s + pause_s)]
+
+    def woken(self, key: str) -> list[Effect]:
+        """The pause before another try is over."""
+        session, flight = self._waiting.pop(key)
+        return self._generate(session, flight) if session.flight is flight else []
+
+    # ---- read and commit -----------------------------------------------------------------
+
+    def _generated(
+        self, session: Session, flight: Flight, message: Generated, source: str, now_s: float
+    ) -> list[Effect]:
+        assert flight.piece is not None
+        assert flight.sampling is not None
+        try:
+            reply = read_generated(
+                message,
+                engine=source,
+                tokens_max=flight.sampling.tokens_max,
+                stop_token_ids=flight.sampling.stop_token_ids,
+            )
+        except EngineFault as fault:
+            return self._fail(session, flight, TurnRefused("engine", str(fault)))
+        flight.reply, flight.cached_tokens = reply, message.cached_tokens
+        flight.stage = Stage.READ
+        work = ReadReply(
+            self.desk.key("read"),
+            reply,
+            stopped=reply.finish_reason is FinishReason.STOP,
+            prompt_tail=flight.piece.tail,
+            turn=flight.plan.base_turns,
+            tools=bool(flight.plan.tools),
+        )
+        if (done := self.desk.try_inline(work)) is not None:
+            return self._commit(session, flight, done, now_s)
+        self._works[work.key] = session, flight
+        return [work]
+
+    def worked(self, key: str, result: object, error: str, now_s: float) -> list[Effect]:
+        """A thread rendered a prompt or read a reply."""
+        session, flight = self._works.pop(key)
+        if session.flight is not flight:
+            return []
+        if error:
+            return self._fail(session, flight, TurnRefused("internal", error))
+        if flight.stage is Stage.RENDER:
+            return self._rendered(session, flight, result)
+        return self._commit(session, flight, result, now_s)
+
+    def _commit(
+        self, session: Session, flight: Flight, parsed: object, now_s: float
+    ) -> list[Effect]:
+        assert isinstance(parsed, ParsedReply)
+        assert isinstance(flight.reply, SampledReply)
+        assert flight.piece is not None
+        assert session.epoch == flight.epoch, f"turn {flight.epoch} commits in {session.epoch}"
+        plan, reply, row = flight.plan, flight.reply, session.row
+        counters = self.desk.counters
+        counters.turns += 1
+        counters.tokens_sampled += len(reply.token_ids)
+        if plan.is_retry:
+            counters.retries += 1
+            counters.tokens_wasted += row.turns[-1].end - row.turns[-1].prompt_end
+        truncated = reply.finish_reason is FinishReason.LENGTH
+        message = reply_message(parsed)
+        row.commit(plan.base_turns, flight.seam, flight.piece, reply)
+        session.history.commit(plan, message, truncated=truncated)
+        session.cut_by = flight.bound if truncated else ""
+        session.flight, session.active_s = None, now_s
+        return [
+            Reply(
+                flight.request,
+                ChatReply(
+                    message=message,
+                    finish_reason=reply.finish_reason,
+                    usage=Usage(
+                        prompt_tokens=flight.prompt_tokens,
+                        completion_tokens=len(reply.token_ids),
+                        cached_tokens=flight.cached_tokens,
+                    ),
+                    versions=tuple(dict.fromkeys(span.version for span in reply.spans)),
+                ),
+            )
+        ]
+
+
+def reply_message(parsed: ParsedReply) -> ChatMessage:
+    """The assistant's message in the OpenAI shape."""
+    message: ChatMessage = {"role": "assistant", "content": parsed.content}
+    if parsed.reasoning:
+        message["reasoning_content"] = parsed.reasoning
+    if parsed.tool_calls:
+        message["tool_calls"] = [
+            {
+                "id": call.call_id,
+                "type": "function",
+                "function": {"name": call.name, "arguments": call.arguments},
+            }
+            for call in parsed.tool_calls
+        ]
+    return message

@@ -1,0 +1,125 @@
+"""What a client may send. Everything else is refused by name, never quietly dropped or changed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from milepost.actors.session.refusal import TurnRefused
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from milepost.messages.shared import ChatMessage
+
+ROLES: Final = frozenset({"system", "developer", "user", "assistant", "tool"})
+SERVER_FIELDS: Final = frozenset(
+    {
+        "cached_tokens",
+        "indexer_topk",
+        "input_ids",
+        "logprobs",
+        "loss_mask",
+        "meta_info",
+        "no_stop_trim",
+        "output_ids",
+        "output_token_logprobs",
+        "prompt_token_ids",
+        "return_logprob",
+        "return_meta_info",
+        "return_routed_experts",
+        "return_token_ids",
+        "routed_experts",
+        "routed_experts_start_len",
+        "token_ids",
+        "token_logprobs",
+        "top_logprobs",
+    }
+)
+"""Tokens, offsets, log-probs and their capture belong to the server."""
+
+
+def refuse_server_fields(fields: Iterable[str], where: str) -> None:
+    """Refuse a request that tries to set what only the server may.
+
+    Raises:
+        TurnRefused: kind bad_request; names the fields.
+    """
+    if SERVER_FIELDS.isdisjoint(fields):
+        return
+    named = sorted(SERVER_FIELDS.intersection(fields))
+    raise TurnRefused(
+        "bad_request",
+        f"{where} carries {', '.join(named)}: token ids, log-probs and their capture are the "
+        "server's, leave them out",
+    )
+
+
+def check_messages(messages: Sequence[ChatMessage]) -> list[ChatMessage]:
+    """The messages, with text parts joined into one text.
+
+    Raises:
+        TurnRefused: kind bad_request; names the message, the field and its value.
+    """
+    if not messages:
+        raise TurnRefused("bad_request", "messages are empty, at least one is needed")
+    return [_checked(message, index) for index, message in enumerate(messages)]
+
+
+def check_tools(tools: Sequence[object]) -> None:
+    """Refuse tools that are not in the OpenAI shape.
+
+    Raises:
+        TurnRefused: kind bad_request.
+    """
+    for index, tool in enumerate(tools):
+        function = tool.get("function", tool) if isinstance(tool, dict) else None
+        if not isinstance(function, dict) or not isinstance(function.get("name"), str):
+            raise TurnRefused("bad_request", f"tools[{index}] has no function with a name: {tool}")
+
+
+def _checked(message: ChatMessage, index: int) -> ChatMessage:
+    role = message.get("role")
+    if role not in ROLES:
+        raise TurnRefused(
+            "bad_request",
+            f"messages[{index}] has role {role!r}, known are {', '.join(sorted(ROLES))}",
+        )
+    refuse_server_fields(message, f"messages[{index}]")
+    if (calls := message.get("tool_calls")) is not None:
+        _check_calls(calls, index)
+    content = message.get("content")
+    if content is None or isinstance(content, str):
+        return message
+    return {**message, "content": _joined(content, index)}
+
+
+def _joined(content: object, index: int) -> str:
+    if not isinstance(content, list):
+        raise TurnRefused(
+            "bad_request",
+            f"messages[{index}].content is {type(content).__name__}, text or text parts are taken",
+        )
+    texts = []
+    for place, part in enumerate(content):
+        kind = part.get("type") if isinstance(part, dict) else type(part).__name__
+        text = part.get("text") if isinstance(part, dict) else None
+        if kind != "text" or not isinstance(text, str):
+            raise TurnRefused(
+                "bad_request",
+                f"messages[{index}].content[{place}] is of type {kind}: only text is carried, "
+                "no images, audio or files",
+            )
+        texts.append(text)
+    return "".join(texts)
+
+
+def _check_calls(calls: object, index: int) -> None:
+    if not isinstance(calls, list):
+        raise TurnRefused("bad_request", f"messages[{index}].tool_calls is no list: {calls!r}")
+    for place, call in enumerate(calls):
+        function = call.get("function") if isinstance(call, dict) else None
+        if not isinstance(function, dict) or not isinstance(function.get("name"), str):
+            raise TurnRefused(
+                "bad_request",
+                f"messages[{index}].tool_calls[{place}] has no function with a name: {call!r}",
+            )

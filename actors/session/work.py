@@ -1,0 +1,136 @@
+"""Work on text: rendering, reading replies, assembling, importing.
+
+Each is a plain function of its order, done where it is cheapest: a thread costs about 100 us to
+reach and back, so what takes less than about 200 us is done at once on the event loop. Measured on
+one core with a tokenizer of 151,669 entries: tokenizing 0.4 us a character, reading a reply 0.4 us
+a token, comparing a finished row 0.4 us a token and 40 us a message. Hence the bounds below.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from milepost.actors.effects import Work
+from milepost.actors.session.assembly import assemble, canonical_mismatch, import_conversation
+from milepost.actors.session.text.template import RenderFailed
+
+if TYPE_CHECKING:
+    from milepost.actors.session.families import ParsedReply
+    from milepost.actors.session.row import SampledReply, TokenRow
+    from milepost.actors.session.text.rendering import Piece, Renderer
+    from milepost.messages.session import FinishTrajectory, ImportConversations, SessionSpec
+    from milepost.messages.shared import ChatMessage
+    from milepost.messages.trajectory import Trajectory
+
+INLINE_BYTES_MAX: Final = 512
+INLINE_TOKENS_MAX: Final = 512
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """The text itself is at fault; the reason is for whoever sent it."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class RenderText(Work):
+    """Tokens of a text that `Renderer.first` or `Renderer.delta` named."""
+
+    text: bytes
+
+    def is_small(self) -> bool:
+        """Worth no thread."""
+        return len(self.text) <= INLINE_BYTES_MAX
+
+    def carry_out(self, renderer: Renderer) -> Piece | Refusal:
+        """Render it."""
+        try:
+            return renderer.render(self.text)
+        except RenderFailed as error:
+            return Refusal(str(error))
+
+
+@dataclass(frozen=True, slots=True)
+class ReadReply(Work):
+    """The message that a sampled reply says."""
+
+    reply: SampledReply
+    stopped: bool
+    prompt_tail: str
+    turn: int
+    tools: bool
+
+    def is_small(self) -> bool:
+        """Worth no thread."""
+        return len(self.reply.token_ids) <= INLINE_TOKENS_MAX
+
+    def carry_out(self, renderer: Renderer) -> ParsedReply:
+        """Decode and parse it; the stop token is no part of the text."""
+        token_ids = self.reply.token_ids.tolist()
+        text = renderer.tokenizer.decode(token_ids[:-1] if self.stopped else token_ids)
+        parser = renderer.family.reply_parser(self.prompt_tail, turn=self.turn, tools=self.tools)
+        parser.feed(text)
+        parser.finish()
+        return parser.reply()
+
+
+@dataclass(frozen=True, slots=True)
+class AssembleRow(Work):
+    """The trajectory of a session that has ended; nothing of it changes any more."""
+
+    spec: SessionSpec
+    row: TokenRow
+    messages: list[ChatMessage]
+    tools: list[dict[str, Any]]
+    verdict: FinishTrajectory
+    metadata: dict[str, Any]
+
+    def is_small(self) -> bool:
+        """Worth no thread."""
+        return self.row.length <= INLINE_TOKENS_MAX
+
+    def carry_out(self, renderer: Renderer) -> Trajectory:
+        """Compare it with a canonical rendering and certify it."""
+        mismatch = canonical_mismatch(self.messages, self.tools, self.row, renderer)
+        return assemble(
+            self.spec,
+            self.row,
+            self.verdict,
+            renderer,
+            mismatch=mismatch,
+            metadata=self.metadata,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ImportRows(Work):
+    """Rows of recorded conversations."""
+
+    order: ImportConversations
+    tokens_max: int
+
+    def is_small(self) -> bool:
+        """Worth no thread."""
+        return False
+
+    def carry_out(self, renderer: Renderer) -> tuple[Trajectory, ...] | Refusal:
+        """All of them, or the first that cannot be."""
+        rows = []
+        for prompt, group_id in zip(self.order.prompts, self.order.group_ids, strict=True):
+            try:
+                row = import_conversation(prompt, group_id, renderer)
+            except RenderFailed as error:
+                return Refusal(f"prompt {prompt.prompt_id}: {error}")
+            num_tokens = row.token_ids.shape[0]
+            if num_tokens > self.tokens_max:
+                return Refusal(
+                    f"prompt {prompt.prompt_id} has {num_tokens} tokens, the model takes "
+                    f"{self.tokens_max}; shorten it or raise model.context_tokens_max"
+                )
+            rows.append(row)
+        return tuple(rows)
+
+
+TextWork = RenderText | ReadReply | AssembleRow | ImportRows
