@@ -121,3 +121,13 @@ class GuardConfig(Config, kw_only=True):
     """Stop after this many batches in a row in which no group had any reward spread; 0 is off."""
     logprob_difference_max: NonNegativeFloat = 0.0
     """Stop when the mean |trainer - engine| log-prob of same-version tokens is above; 0 is off."""
+
+
+class TrackingConfig(Config, kw_only=True):
+    """`[tracking]`: who gets the metrics besides metrics.jsonl."""
+
+    tensorboard: bool = True
+    wandb_project: str = ""
+    """Not empty: a process beside the run follows metrics.jsonl into this Weights & Biases project."""
+    mlflow_uri: str = ""
+    """Not empty: the same for the MLflow server at this address."""

@@ -22,6 +22,7 @@ from milepost.configs.run import (
     ModelConfig,
     RunConfig,
     SamplingConfig,
+    TrackingConfig,
 )
 from milepost.configs.system import SystemConfig
 
@@ -49,6 +50,7 @@ class Topology(Config, kw_only=True):
     sampling: SamplingConfig = SamplingConfig()
     limits: LimitsConfig = LimitsConfig()
     guard: GuardConfig = GuardConfig()
+    tracking: TrackingConfig = TrackingConfig()
     system: SystemConfig = SystemConfig()
     actors: ActorsConfig = ActorsConfig()
     custom: dict[str, CustomConfig] = {}

@@ -24,7 +24,10 @@ from milepost.messages.supervisor import (
     Hello,
     PeerRestarted,
     Refused,
+    ResourceReleased,
+    ResourceTaken,
     StepRecorded,
+    StopRun,
     Welcome,
     WorkFinished,
 )
@@ -42,6 +45,7 @@ from milepost.supervisor.events import (
     Effect,
     Event,
     Interrupted,
+    Keep,
     NotTaken,
     Record,
     Said,
@@ -253,6 +257,8 @@ class SupervisorCore:
                 if said.message.kind == FAILURE_EVENT and child is not None:
                     child.last_words = said.message.text
                 self.book.order(Record(said.message))
+            case ResourceTaken() | ResourceReleased():
+                self.book.order(Keep(said.message))
             case _ if child is None or said.incarnation != child.incarnation:
                 pass  # the last words of a former incarnation change nothing
             case _:
@@ -273,6 +279,8 @@ class SupervisorCore:
                 self.book.record("work_finished", f"{child.name} has finished", source=child.name)
                 if self.book.work_is_done():
                     self.ending.work_done(now_s)
+            case StopRun(reason=reason, at_once=at_once):
+                self.ending.stop(f"{child.name}: {reason}", now_s, at_once=at_once)
             case GuardTripped():
                 text = f"guard {message.guard}: {message.reason}"
                 self.ending.fail(Cause(child.name, text), now_s, RunStatus.GUARD)

@@ -7,7 +7,13 @@ from typing import Literal, TypeAlias
 
 from milepost.actors.effects import Request
 from milepost.messages.shared import Message
-from milepost.messages.supervisor import Drain, EventReported, StepRecorded
+from milepost.messages.supervisor import (
+    Drain,
+    EventReported,
+    ResourceReleased,
+    ResourceTaken,
+    StepRecorded,
+)
 from milepost.supervisor.outcome import Verdict
 
 # ---- events ------------------------------------------------------------------------------
@@ -161,10 +167,19 @@ class Record:
 
 
 @dataclass(frozen=True, slots=True)
+class Keep:
+    """Write down (or off) something outside that an actor holds."""
+
+    message: ResourceTaken | ResourceReleased
+
+
+@dataclass(frozen=True, slots=True)
 class Finish:
     """Every child has ended: clean up and report."""
 
     verdict: Verdict
 
 
-Effect: TypeAlias = StartChild | SignalChild | TellChild | DrainChild | Answer | Record | Finish
+Effect: TypeAlias = (
+    StartChild | SignalChild | TellChild | DrainChild | Answer | Record | Keep | Finish
+)

@@ -19,7 +19,7 @@ from typing import Final, Literal, Protocol
 from milepost.actors.lifeline import DEATH_FD_VARIABLE
 from milepost.supervisor.cleanup.processes import RUN_VARIABLE, Identity, identity_of
 
-SIGNALS: Final = {"TERM": signal.SIGTERM, "KILL": signal.SIGKILL}
+SIGNALS: Final = {"TERM": signal.SIGTERM, "USR1": signal.SIGUSR1}
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +62,8 @@ class Process(Protocol):
         """Done when the process and everything in its group is gone."""
         ...
 
-    def send_signal(self, name: Literal["TERM", "KILL"]) -> None:
-        """TERM to the process, KILL to its whole group; nothing when it is gone."""
+    def send_signal(self, name: Literal["TERM", "KILL", "USR1"]) -> None:
+        """TERM and USR1 to the process, KILL to its whole group; nothing when it is gone."""
         ...
 
 
@@ -156,8 +156,8 @@ class LocalProcess:
         """Done when the process was collected and its group killed."""
         return self._ended
 
-    def send_signal(self, name: Literal["TERM", "KILL"]) -> None:
-        """TERM to the process, KILL to its group."""
+    def send_signal(self, name: Literal["TERM", "KILL", "USR1"]) -> None:
+        """TERM and USR1 to the process, KILL to its group."""
         if self._ended.done():
             return
         if name == "KILL":

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from milepost.configs.actors import RestartConfig
-from milepost.configs.topology import Topology
+from milepost.configs.actors import EngineConfig, RestartConfig, TrainerConfig
+from milepost.configs.topology import ActorsConfig, Topology
 
 ORDERS: Final[dict[str, int]] = {
     "trainer": 0,
@@ -36,6 +36,7 @@ class ChildPlan:
         significant: the run is done when every significant child has finished its work.
         saves: worth draining even when another actor has failed, since it saves a checkpoint.
         restart: what happens when it dies.
+        threads: threads each numerical library of it may use.
     """
 
     name: str
@@ -45,6 +46,7 @@ class ChildPlan:
     significant: bool
     saves: bool
     restart: RestartConfig
+    threads: int = 1
 
 
 def children_of(topology: Topology) -> tuple[ChildPlan, ...]:
@@ -54,12 +56,13 @@ def children_of(topology: Topology) -> tuple[ChildPlan, ...]:
             name=name,
             kind=kind,
             index=index,
-            order=order,
+            order=ORDERS[kind],
             significant=name in {"trainer-0", "evaluator"},
             saves=kind == "trainer",
-            restart=getattr(topology.actors, kind).restart,
+            restart=restart,
+            threads=threads,
         )
-        for kind, order in ORDERS.items()
+        for kind, (restart, threads) in _tables(topology.actors).items()
         for index, name in enumerate(topology.names(kind))
     ]
     plans += [
@@ -76,3 +79,26 @@ def children_of(topology: Topology) -> tuple[ChildPlan, ...]:
         for index, name in enumerate(topology.names(kind))
     ]
     return tuple(sorted(plans, key=lambda plan: plan.order))
+
+
+def _tables(actors: ActorsConfig) -> dict[str, tuple[RestartConfig, int]]:
+    """Kind -> restart policy and threads, of every actor that the topology has."""
+    tables = {
+        "trainer": actors.trainer,
+        "engine": actors.engine,
+        "publisher": actors.publisher,
+        "buffer": actors.buffer,
+        "session": actors.session,
+        "agent": actors.agent,
+        "rollout": actors.rollout,
+        "evaluator": actors.evaluator,
+    }
+    assert tables.keys() == ORDERS.keys(), "a kind of actor without a place in the order"
+    return {
+        kind: (
+            table.restart,
+            table.threads if isinstance(table, EngineConfig | TrainerConfig) else 1,
+        )
+        for kind, table in tables.items()
+        if table is not None
+    }

@@ -54,7 +54,9 @@ def reap(run_folder: Path) -> Reaped:
         owned = read_registry(run_folder)
         if owned.in_use and owned.supervisor is not None:
             pid = owned.supervisor.pid
-            raise StillRunning(f"{run_folder} is run by process {pid}; `milepost stop` ends it")
+            raise StillRunning(
+                f"{run_folder} is run by process {pid}; `milepost stop --run {run_folder}` ends it"
+            )
         if not owned.closed and owned.run_id:
             _write_killed_summary(run_folder, owned.run_id)
         return take_away(run_folder, owned)

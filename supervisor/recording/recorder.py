@@ -79,19 +79,21 @@ class Recorder:
 
     Args:
         files: where to.
-        broken: called once with the reason when the disk does not take a record.
     """
 
-    def __init__(self, files: Files, broken: Callable[[str], None]) -> None:
+    def __init__(self, files: Files) -> None:
         self._files = files
-        self._broken = broken
         self._pending: deque[tuple[EventReported | StepRecorded, float]] = deque()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="recorder")
         self._work = asyncio.Event()
         self._room = asyncio.Event()
         self._room.set()
         self._closing = False
-        self._task = asyncio.create_task(self._run(), name="recorder")
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self, broken: Callable[[str], None]) -> None:
+        """Begin to write; `broken` is called once when the disk does not take a record."""
+        self._task = asyncio.create_task(self._run(broken), name="recorder")
 
     def record(self, message: EventReported | StepRecorded) -> None:
         """Take one record; it is stamped with the present time and written soon."""
@@ -108,11 +110,12 @@ class Recorder:
         """Write what is pending and close the files."""
         self._closing = True
         self._work.set()
-        await self._task
+        if self._task is not None:
+            await self._task
         self._thread.shutdown()
         self._files.close()
 
-    async def _run(self) -> None:
+    async def _run(self, broken: Callable[[str], None]) -> None:
         loop = asyncio.get_running_loop()
         healthy = True
         while True:
@@ -131,7 +134,7 @@ class Recorder:
                 await loop.run_in_executor(self._thread, self._write, batch)
             except OSError as error:
                 healthy = False
-                self._broken(f"the run folder cannot be written: {error}")
+                broken(f"the run folder cannot be written: {error}")
 
     def _write(self, batch: tuple[tuple[EventReported | StepRecorded, float], ...]) -> None:
         for message, wall_s in batch:

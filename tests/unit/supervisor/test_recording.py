@@ -76,7 +76,8 @@ def test_tensorboard_itself_reads_the_event_file(tmp_path: Path) -> None:
 
 async def test_what_was_taken_is_written_before_close_returns(tmp_path: Path) -> None:
     reasons: list[str] = []
-    recorder = Recorder(Files(tmp_path, tensorboard=False), reasons.append)
+    recorder = Recorder(Files(tmp_path, tensorboard=False))
+    recorder.start(reasons.append)
     for step in range(50):
         recorder.record(StepRecorded(source="trainer-0", step=step, metrics={"x": math.nan}))
     recorder.record(EventReported(source="rollout", kind="retry", text="", values={"b": b"\0"}))
@@ -101,7 +102,8 @@ async def test_a_disk_that_is_full_is_said_once() -> None:
 
     reasons: list[str] = []
     files = Full()
-    recorder = Recorder(files, reasons.append)
+    recorder = Recorder(files)
+    recorder.start(reasons.append)
     for step in range(3):
         recorder.record(StepRecorded(source="trainer-0", step=step, metrics={}))
     await recorder.close()

@@ -1,0 +1,185 @@
+"""Finding a run that goes on, and asking its supervisor: the client half of attached commands."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import secrets
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Self, TypeVar
+
+import msgspec
+
+from milepost.launch.exits import Exit
+from milepost.messages.shared import Message
+from milepost.supervisor.cleanup.registry import PRIVATE, read_registry
+
+RUNS: Final = Path("runs")
+"""Where runs are looked for when none is named."""
+ASK_S: Final = 5.0
+ATTACH: Final = "attach"
+Answer = TypeVar("Answer", bound=Message)
+
+
+class Unreachable(RuntimeError):
+    """No supervisor of that run answers (exit 3)."""
+
+
+class NotServed(RuntimeError):
+    """The supervisor answers, but will not serve this request (exit 1)."""
+
+
+class Ambiguous(RuntimeError):
+    """More than one run goes on and none was named (exit 2)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A run and how to reach it.
+
+    Attributes:
+        folder: its run folder.
+        run_id: part of every message; a supervisor of another run refuses it.
+        endpoint: where clients are answered.
+        pid: of the supervisor.
+    """
+
+    folder: Path
+    run_id: str
+    endpoint: str
+    pid: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Address:
+    endpoint: str
+    public_key: str = ""
+
+
+def add_run_arguments(parser: argparse.ArgumentParser) -> None:
+    """[RUN] and --json, as every attached command has them."""
+    parser.add_argument(
+        "--run",
+        type=Path,
+        default=None,
+        metavar="RUN",
+        help=f"the run's folder; may be left out while exactly one run goes on under {RUNS}/",
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON instead of text")
+
+
+def find_run(named: Path | None) -> Run:
+    """The run that is meant.
+
+    Raises:
+        Unreachable: the folder holds no run, or its supervisor is gone.
+        Ambiguous: several go on and none was named.
+    """
+    if named is not None:
+        return _read_run(named)
+    going_on = [run for path in sorted(RUNS.glob("*")) if (run := _alive(path)) is not None]
+    if not going_on:
+        raise Unreachable(f"no run goes on under {RUNS.resolve()}, name its folder with --run")
+    if len(going_on) > 1:
+        names = ", ".join(str(run.folder) for run in going_on)
+        raise Ambiguous(f"{len(going_on)} runs go on, name one with --run: {names}")
+    return going_on[0]
+
+
+def _alive(folder: Path) -> Run | None:
+    try:
+        return _read_run(folder)
+    except Unreachable:
+        return None
+
+
+def _read_run(folder: Path) -> Run:
+    path = folder / PRIVATE / "run.json"
+    if not path.exists():
+        raise Unreachable(f"{folder} holds no run: {path} is missing")
+    facts = json.loads(path.read_bytes())
+    if facts["ended"]:
+        raise Unreachable(f"the run in {folder} has ended, {folder}/summary.json says how")
+    if not read_registry(folder).in_use:
+        raise Unreachable(
+            f"the supervisor of {folder} (pid {facts['pid']}) is gone,"
+            f" `milepost reap {folder}` cleans up after it"
+        )
+    return Run(folder, facts["run_id"], facts["endpoint"], facts["pid"])
+
+
+class Client:
+    """One connection to a supervisor; `async with Client(run) as client`."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+
+    async def __aenter__(self) -> Self:
+        """Connect; nothing is waited for yet."""
+        from milepost.messages.bus import Bus
+
+        self._bus = await Bus.open(
+            name=f"client-{secrets.token_hex(4)}",
+            incarnation=0,
+            run_id=self._run.run_id,
+            addresses={ATTACH: _Address(self._run.endpoint)},
+        )
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Disconnect."""
+        await self._bus.close(deadline_s=0.2)
+
+    async def ask(self, message: Message, expected: type[Answer], ask_s: float = ASK_S) -> Answer:
+        """Ask the supervisor.
+
+        Raises:
+            Unreachable: no answer within `ask_s` seconds.
+            NotServed: the supervisor refuses, with its reason.
+        """
+        from milepost.messages.bus import Unanswered
+        from milepost.messages.supervisor import Refused
+
+        try:
+            answer = (await self._bus.ask(ATTACH, message, deadline_s=ask_s)).message
+        except Unanswered as error:
+            raise Unreachable(f"the supervisor (pid {self._run.pid}): {error.reason}") from error
+        if isinstance(answer, Refused):
+            raise NotServed(answer.reason)
+        assert isinstance(answer, expected), f"{type(answer).__name__} is no {expected.__name__}"
+        return answer
+
+
+def ask_once(run: Run, message: Message, expected: type[Answer], ask_s: float = ASK_S) -> Answer:
+    """Connect, ask one question, disconnect; raises as `Client.ask`."""
+
+    async def talk() -> Answer:
+        async with Client(run) as client:
+            return await client.ask(message, expected, ask_s)
+
+    return asyncio.run(talk())
+
+
+def attached(work: Callable[[], int]) -> int:
+    """Run the body of an attached command; its errors become a line and an exit code."""
+    try:
+        return work()
+    except Unreachable as error:
+        code = Exit.UNREACHABLE
+        print(f"error: {error}", file=sys.stderr)
+    except Ambiguous as error:
+        code = Exit.REFUSED
+        print(f"error: {error}", file=sys.stderr)
+    except NotServed as error:
+        code = Exit.FAILED
+        print(f"error: {error}", file=sys.stderr)
+    return code
+
+
+def print_json(value: object) -> None:
+    """One JSON document, indented."""
+    print(msgspec.json.format(msgspec.json.encode(value), indent=2).decode())

@@ -1,0 +1,146 @@
+"""The door for clients that are no actors: `ps`, `why`, `stop` and the others.
+
+A mailbox of its own with small limits, apart from the one the actors use: whatever clients send,
+however many come and vanish, the run's own messages never wait behind theirs. A client has no
+address; answers go back along its connection, and one that is gone is forgotten by the bus.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final, Protocol
+
+from milepost.configs.spec import Address
+from milepost.messages.bus import Bus, BusClosed, BusLimits, Incoming
+from milepost.messages.shared import Message
+from milepost.messages.supervisor import (
+    ActorStacksRequested,
+    LogRead,
+    LogRequested,
+    Refused,
+    Snapshot,
+    SnapshotRequested,
+    StopAccepted,
+    StopRun,
+)
+from milepost.supervisor.logs import log_path, read_piece
+from milepost.supervisor.sockets import ATTACH
+
+LIMITS: Final = BusLimits(
+    frame_bytes_max=1 << 20,
+    frames_max=8,
+    window_messages=16,
+    inbox_messages_max=256,
+    outbox_messages_max=256,
+    links_max=256,
+)
+STACKS_AT_ONCE_MAX: Final = 4
+LOG_BYTES_MAX: Final = 1 << 18
+RUN_LOGS: Final = ("events", "metrics")
+CLOSE_S: Final = 0.2
+
+
+class Desk(Protocol):
+    """What the door needs of the supervisor."""
+
+    def snapshot(self) -> Snapshot:
+        """The run at this moment."""
+        ...
+
+    def request_stop(self, reason: str, *, at_once: bool) -> str:
+        """Order the end; returns the phase of the run after it."""
+        ...
+
+    def ask_stacks(self, actor: str) -> asyncio.Future[Message]:
+        """Ask an actor for its stacks; the result is `Stacks` or `Refused`."""
+        ...
+
+    def actor_names(self) -> tuple[str, ...]:
+        """Every actor of the run."""
+        ...
+
+
+class Door:
+    """Answers clients one after the other."""
+
+    def __init__(self, bus: Bus, desk: Desk, run_folder: Path) -> None:
+        self._bus = bus
+        self._desk = desk
+        self._run_folder = run_folder
+        self._num_stacks = 0
+        self._task = asyncio.create_task(self._serve(), name="attach")
+
+    @classmethod
+    async def open(cls, endpoint: str, run_id: str, desk: Desk, run_folder: Path) -> Door:
+        """Bind the clients' mailbox.
+
+        Raises:
+            AddressError: it cannot be bound.
+        """
+        addresses = {ATTACH: Address(endpoint=endpoint)}
+        bus = await Bus.open(
+            name=ATTACH, incarnation=0, run_id=run_id, addresses=addresses, limits=LIMITS
+        )
+        return cls(bus, desk, run_folder)
+
+    async def close(self) -> None:
+        """Send what was answered and close."""
+        await self._bus.close(deadline_s=CLOSE_S)
+        await self._task
+
+    async def _serve(self) -> None:
+        while True:
+            try:
+                incoming = await self._bus.receive()
+            except BusClosed:
+                return
+            if not incoming.wants_reply:
+                continue
+            if isinstance(incoming.message, ActorStacksRequested):
+                self._stacks(incoming, incoming.message.actor)
+            else:
+                self._bus.reply(incoming, await self._answer(incoming.message))
+
+    async def _answer(self, message: Message) -> Message:
+        match message:
+            case SnapshotRequested():
+                return self._desk.snapshot()
+            case StopRun(reason=reason, at_once=at_once):
+                return StopAccepted(phase=self._desk.request_stop(reason, at_once=at_once))
+            case LogRequested():
+                return await self._log(message)
+            case _:
+                return Refused(reason=f"{type(message).__name__} is nothing for clients to ask")
+
+    async def _log(self, wanted: LogRequested) -> Message:
+        if wanted.log in RUN_LOGS:
+            path = self._run_folder / f"{wanted.log}.jsonl"
+        elif wanted.log in self._desk.actor_names():
+            path = log_path(self._run_folder, wanted.log)
+        else:
+            known = ", ".join((*RUN_LOGS, *self._desk.actor_names()))
+            return Refused(reason=f"no log {wanted.log!r}, there are: {known}")
+        size = min(wanted.bytes_max, LOG_BYTES_MAX)
+        try:
+            data, offset = await asyncio.to_thread(read_piece, path, wanted.offset, size)
+        except OSError as error:
+            return Refused(reason=f"log {wanted.log} cannot be read: {error}")
+        return LogRead(data=data, offset=offset)
+
+    def _stacks(self, incoming: Incoming, actor: str) -> None:
+        # Answered later, so that an actor that hangs does not keep other clients waiting.
+        if self._num_stacks >= STACKS_AT_ONCE_MAX:
+            self._bus.reply(incoming, Refused(reason="too many requests for stacks at once"))
+            return
+        self._num_stacks += 1
+        answered = self._desk.ask_stacks(actor)
+        answered.add_done_callback(self._replier(incoming))
+
+    def _replier(self, incoming: Incoming) -> Callable[[asyncio.Future[Message]], None]:
+        def reply(answered: asyncio.Future[Message]) -> None:
+            self._num_stacks -= 1
+            self._bus.reply(incoming, answered.result())
+
+        return reply

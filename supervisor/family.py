@@ -1,0 +1,232 @@
+"""The processes of a run: started, signalled, written down, and reported when they end."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from milepost.configs.dump import topology_hash
+from milepost.configs.spec import ActorSpec, Address
+from milepost.configs.topology import Topology
+from milepost.messages.supervisor import ResourceReleased, ResourceTaken
+from milepost.supervisor.cleanup.reaper import Reaped, one_at_a_time, take_away
+from milepost.supervisor.cleanup.registry import Registry, identity_record, read_registry
+from milepost.supervisor.events import ChildExited, ChildNotStarted, ChildStarted, Event
+from milepost.supervisor.folder import RunFolder
+from milepost.supervisor.logs import last_lines, log_path
+from milepost.supervisor.places import Exit, LocalProcess, Order, Place, Process
+from milepost.supervisor.plan import ChildPlan
+
+JANITOR: Final = "janitor"
+JANITORS_MAX: Final = 4
+"""Replacements end after this many; `milepost reap` remains."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunFacts:
+    """What every child of the run is told.
+
+    Attributes:
+        topology: the resolved topology.
+        run_id: random, new for each start of a supervisor.
+        addresses: of every actor and the supervisor.
+        resume_step: checkpoint to go on from.
+    """
+
+    topology: Topology
+    run_id: str
+    addresses: dict[str, Address]
+    resume_step: int | None
+
+
+class Family:
+    """Everything about processes that the supervisor's loop does.
+
+    Args:
+        facts: what every child is told.
+        plans: the children by name.
+        folder: the run folder.
+        place: where they are started.
+        report: takes `ChildStarted`, `ChildNotStarted` and `ChildExited`.
+        broken: takes the reason when the registry cannot be written.
+    """
+
+    def __init__(
+        self,
+        facts: RunFacts,
+        plans: Mapping[str, ChildPlan],
+        folder: RunFolder,
+        place: Place,
+        report: Callable[[Event], None],
+        broken: Callable[[str], None],
+    ) -> None:
+        self._facts = facts
+        self._plans = plans
+        self._folder = folder
+        self._place = place
+        self._report = report
+        self._broken = broken
+        self._registry = Registry(folder.path)
+        self._disk = ThreadPoolExecutor(1, thread_name_prefix="registry")
+        self._processes: dict[str, Process] = {}
+        self._held: dict[str, ResourceTaken] = {}
+        self._janitor: LocalProcess | None = None
+        self._janitor_pipe = -1
+        self._num_janitors = 0
+        self._closing = False
+        self._topology_hash = topology_hash(facts.topology)
+
+    # ---- children ------------------------------------------------------------------------
+
+    def start(self, actor: str, incarnation: int) -> None:
+        """Start one incarnation; it is reported, and so is its end."""
+        plan, log = self._plans[actor], log_path(self._folder.path, actor)
+        written = log.stat().st_size if log.exists() else 0
+        spec = ActorSpec(
+            actor=actor,
+            kind=plan.kind,
+            index=plan.index,
+            incarnation=incarnation,
+            run_id=self._facts.run_id,
+            run_folder=str(self._folder.path),
+            addresses=self._facts.addresses,
+            topology=self._facts.topology,
+            topology_hash=self._topology_hash,
+            resume_step=self._facts.resume_step,
+        )
+        try:
+            order = Order(
+                actor=actor,
+                spec=self._folder.write_spec(spec),
+                log=log,
+                threads=plan.threads,
+                run_id=self._facts.run_id,
+            )
+            process = self._place.start(order)
+        except OSError as error:
+            self._report(ChildNotStarted(actor, incarnation, str(error)))
+            return
+        self._processes[actor] = process
+        self._write_down(
+            {
+                "kind": "process",
+                "actor": actor,
+                "incarnation": incarnation,
+                **identity_record(process.identity),
+            }
+        )
+
+        def ended(done: asyncio.Future[Exit]) -> None:
+            exited = done.result()
+            tail = last_lines(log, since=written)
+            self._release_of(actor)
+            self._report(ChildExited(actor, incarnation, exited.code, exited.signal, tail))
+
+        process.ended.add_done_callback(ended)
+        self._report(ChildStarted(actor, incarnation, process.identity.pid))
+
+    def log_of(self, actor: str) -> Path:
+        """Where the child's standard output and error go."""
+        return log_path(self._folder.path, actor)
+
+    async def kill_all(self) -> None:
+        """Kill every child at once; used only when the core cannot decide any more."""
+        for process in self._processes.values():
+            process.send_signal("KILL")
+        if self._processes:
+            ended = [process.ended for process in self._processes.values()]
+            await asyncio.wait(ended, timeout=self._facts.topology.system.timeouts.stop_s)
+
+    def send_signal(self, actor: str, name: Literal["TERM", "KILL", "USR1"]) -> None:
+        """Signal a child; nothing when it was never started or is gone."""
+        if (process := self._processes.get(actor)) is not None:
+            process.send_signal(name)
+
+    # ---- what outlives nobody --------------------------------------------------------------
+
+    def take(self, message: ResourceTaken) -> None:
+        """An actor holds something outside; it is given back when the actor dies."""
+        self._held[message.name] = message
+        record = {"kind": "command", "name": message.name, "argv": message.release}
+        self._write_down(record)
+
+    def release(self, message: ResourceReleased) -> None:
+        """The actor gave it back itself."""
+        if self._held.pop(message.name, None) is not None:
+            self._write_down({"kind": "released", "name": message.name})
+
+    def _release_of(self, actor: str) -> None:
+        names = [name for name, held in self._held.items() if held.actor == actor]
+        for name in names:
+            argv = self._held.pop(name).release
+            self._disk.submit(self._run_release, name, argv)
+
+    def _run_release(self, name: str, argv: list[str]) -> None:
+        done = subprocess.run(
+            argv, check=False, stdin=subprocess.DEVNULL, capture_output=True, timeout=30
+        )
+        if done.returncode == 0:
+            self._registry.append({"kind": "released", "name": name})
+
+    def _write_down(self, *records: dict[str, Any]) -> None:
+        loop = asyncio.get_running_loop()
+        written = loop.run_in_executor(self._disk, self._registry.append, *records)
+
+        def check(done: asyncio.Future[None]) -> None:
+            if not done.cancelled() and (error := done.exception()) is not None:
+                self._broken(f"the registry cannot be written: {error}")
+
+        written.add_done_callback(check)
+
+    # ---- the janitor -----------------------------------------------------------------------
+
+    def start_janitor(self) -> None:
+        """Start the process that cleans up if this one is killed; start it again if it dies.
+
+        Raises:
+            OSError: it cannot be started.
+        """
+        read, write = os.pipe()
+        with self.log_of(JANITOR).open("ab") as log:
+            popen = subprocess.Popen(
+                [
+                    *(sys.executable, "-P", "-m", "milepost.supervisor.cleanup.janitor"),
+                    str(self._folder.path),
+                ],
+                stdin=read,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        os.close(read)
+        self._janitor, self._janitor_pipe = LocalProcess(popen), write
+        self._num_janitors += 1
+        self._janitor.ended.add_done_callback(self._janitor_ended)
+
+    def _janitor_ended(self, _done: asyncio.Future[Exit]) -> None:
+        os.close(self._janitor_pipe)
+        if not self._closing and self._num_janitors < JANITORS_MAX:
+            self.start_janitor()
+
+    async def close(self) -> Reaped:
+        """Take away everything the run owns; every child has ended."""
+        loop = asyncio.get_running_loop()
+        self._closing = True
+        self._place.close()
+        reaped = await loop.run_in_executor(self._disk, self._take_away)
+        self._disk.shutdown()
+        if self._janitor is not None:
+            self._janitor.send_signal("KILL")
+            await self._janitor.ended
+        return reaped
+
+    def _take_away(self) -> Reaped:
+        with one_at_a_time(self._folder.path):
+            return take_away(self._folder.path, read_registry(self._folder.path))

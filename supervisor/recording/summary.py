@@ -1,0 +1,80 @@
+"""RUN/summary.json: how the run ended, in one object."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from milepost.messages.supervisor import EventReported
+from milepost.supervisor.outcome import Cause, Verdict
+
+EVALUATION: Final = "evaluation"
+"""Kind of the event in which the evaluator reports the scores of one version."""
+
+
+class Scores:
+    """Collects evaluations; the first is `before`, the last `after`."""
+
+    def __init__(self) -> None:
+        self._all: list[dict[str, Any]] = []
+
+    def note(self, event: EventReported) -> None:
+        """Look at one event."""
+        if event.kind == EVALUATION:
+            self._all.append(dict(event.values))
+
+    def summary(self) -> dict[str, Any]:
+        """`before`, `after` (None while there are not two evaluations) and `all`."""
+        return {
+            "before": self._all[0] if self._all else None,
+            "after": self._all[-1] if len(self._all) > 1 else None,
+            "all": self._all,
+        }
+
+
+def summarize(
+    verdict: Verdict,
+    scores: Scores,
+    *,
+    about: dict[str, Any],
+    restarts: dict[str, int],
+    started_at: float,
+    ended_at: float,
+) -> dict[str, Any]:
+    """The content of summary.json.
+
+    Args:
+        verdict: the core's judgement.
+        scores: evaluations seen.
+        about: name, id and planned steps of the run.
+        restarts: actor -> number of restarts, only those above zero.
+        started_at: seconds since 1970.
+        ended_at: seconds since 1970.
+    """
+    return {
+        "status": str(verdict.status),
+        "exit_code": verdict.exit_code,
+        "cause": _cause(verdict.cause),
+        **about,
+        "steps_done": verdict.last_step,
+        "scores": scores.summary(),
+        "seconds": {
+            **verdict.phase_seconds,
+            "total": round(ended_at - started_at, 3),
+        },
+        "restarts": restarts,
+        "actors": verdict.summaries,
+        "started_at": started_at,
+        "ended_at": ended_at,
+    }
+
+
+def _cause(cause: Cause | None) -> dict[str, Any] | None:
+    if cause is None:
+        return None
+    return {
+        "actor": cause.actor,
+        "text": cause.text,
+        "exit_code": cause.exit_code,
+        "signal": cause.signal,
+        "log_tail": list(cause.log_tail),
+    }

@@ -1,0 +1,260 @@
+"""The whole life of a run: `supervise` opens it, lets it run, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import secrets
+import signal
+import time
+import traceback
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from milepost.configs.topology import Topology
+from milepost.messages.bus import Bus, BusLimits
+from milepost.messages.bus.shared_memory import segment_prefix
+from milepost.messages.schema import fingerprint
+from milepost.messages.supervisor import EventReported
+from milepost.supervisor.attach import Door
+from milepost.supervisor.book import SUPERVISOR
+from milepost.supervisor.cleanup.processes import identity_of
+from milepost.supervisor.cleanup.registry import PRIVATE, Registry, identity_record
+from milepost.supervisor.core import SupervisorCore
+from milepost.supervisor.display import Display
+from milepost.supervisor.events import Broken, Interrupted
+from milepost.supervisor.family import Family, RunFacts
+from milepost.supervisor.folder import RunFolder
+from milepost.supervisor.outcome import Cause, Outcome, RunStatus, Verdict
+from milepost.supervisor.places import LocalPlace, Place
+from milepost.supervisor.plan import children_of
+from milepost.supervisor.recording.recorder import Files, Recorder
+from milepost.supervisor.recording.summary import summarize
+from milepost.supervisor.shell import Shell
+from milepost.supervisor.sockets import (
+    ATTACH,
+    addresses,
+    create_folder,
+    endpoint,
+    remove_folder,
+)
+
+RUN_FILE: Final = f"{PRIVATE}/run.json"
+"""Says how clients attach."""
+SNAPSHOT_S: Final = 1.0
+BUS_CLOSE_S: Final = 0.2
+SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+async def supervise(
+    topology: Topology,
+    *,
+    run_folder: Path,
+    resume_step: int | None = None,
+    display: Display,
+    place: Place | None = None,
+) -> Outcome:
+    """Start every actor of a checked topology, watch them, and stop them.
+
+    SIGINT, SIGTERM or SIGHUP once drain the actors and let them save; twice kills them at once.
+
+    Args:
+        topology: resolved and checked; nothing is checked again.
+        run_folder: gets everything that the run writes.
+        resume_step: checkpoint of an earlier run in this folder to go on from.
+        display: shown steps, events and snapshots.
+        place: where processes are started; this machine when left out.
+
+    Returns:
+        How the run ended; the same is in RUN/summary.json. No process, socket or shared memory
+        of the run is left.
+
+    Raises:
+        FolderInUse: another run goes on in this folder.
+        OSError: the run folder cannot be written.
+        AddressError: the supervisor's mailbox cannot be bound.
+    """
+    folder = RunFolder(run_folder)
+    try:
+        return await _Run(topology, folder, resume_step, display).live(place or LocalPlace())
+    finally:
+        folder.close()
+
+
+class _Run:
+    """One run; its parts in the order in which they are opened."""
+
+    def __init__(
+        self, topology: Topology, folder: RunFolder, resume_step: int | None, display: Display
+    ) -> None:
+        self._topology = topology
+        self._folder = folder
+        self._resume_step = resume_step
+        self._display = display
+        self._run_id = secrets.token_hex(8)
+        self._started_at = time.time()
+        self._plans = {plan.name: plan for plan in children_of(topology)}
+        self._about: dict[str, Any] = {
+            "name": topology.run.name,
+            "run_id": self._run_id,
+            "folder": str(folder.path),
+            "pid": os.getpid(),
+            "steps": topology.run.steps,
+            "resumed_from": resume_step,
+        }
+
+    async def live(self, place: Place) -> Outcome:
+        """Open everything, wait for the verdict, close everything, report."""
+        self._folder.write_beginning(self._topology, self._plans)
+        sockets = self._own_sockets()
+        try:
+            return await self._live(sockets, place)
+        finally:
+            remove_folder(sockets)
+
+    async def _live(self, sockets: Path, place: Place) -> Outcome:
+        timeouts, now_s = self._topology.system.timeouts, time.monotonic()
+        core = SupervisorCore(tuple(self._plans.values()), timeouts, fingerprint(), now_s)
+        homes = addresses(sockets, self._plans)
+        facts = RunFacts(self._topology, self._run_id, homes, self._resume_step)
+        async with self._shell(core, facts, place) as (shell, family):
+            home = endpoint(sockets, ATTACH)
+            door = await Door.open(home, self._run_id, shell, self._folder.path)
+            self._write_run_file(sockets, ended=False)
+            shell.start()
+            show = asyncio.create_task(_show(shell), name="show")
+            verdict = await self._verdict(shell, family)
+            show.cancel()
+            await door.close()
+        return self._report(verdict, core, shell, sockets)
+
+    def _own_sockets(self) -> Path:
+        """Make the socket folder; before anything else exists, it is in the registry."""
+        sockets = create_folder(self._run_id)
+        identity = identity_of(os.getpid())
+        assert identity is not None, "this process is alive"
+        try:
+            Registry(self._folder.path).append(
+                {
+                    "kind": "run",
+                    "run_id": self._run_id,
+                    "supervisor": identity_record(identity),
+                },
+                {"kind": "folder", "path": str(sockets)},
+                {"kind": "segments", "prefix": segment_prefix(self._run_id)},
+            )
+        except OSError:
+            remove_folder(sockets)
+            raise
+        return sockets
+
+    @contextlib.asynccontextmanager
+    async def _shell(
+        self, core: SupervisorCore, facts: RunFacts, place: Place
+    ) -> AsyncIterator[tuple[Shell, Family]]:
+        """Bus, recorder, family and shell; on leaving, nothing of them is left."""
+        async with contextlib.AsyncExitStack() as stack:
+            bus = await Bus.open(
+                name=SUPERVISOR,
+                incarnation=0,
+                run_id=self._run_id,
+                addresses=facts.addresses,
+                limits=BusLimits(**msgspec.structs.asdict(self._topology.system.bus)),
+            )
+            files = Files(self._folder.path, tensorboard=self._topology.tracking.tensorboard)
+            recorder = Recorder(files)
+            stack.push_async_callback(recorder.close)
+            tell_s = self._topology.system.timeouts.tell_s
+            shell = Shell(core, bus, recorder, self._display, self._about, tell_s)
+            family = Family(facts, self._plans, self._folder, place, shell.handle, shell.broken)
+            shell.family = family
+            recorder.start(shell.broken)
+            stack.enter_context(_signals(shell))
+            stack.enter_context(_loop_errors(shell))
+            receiver = asyncio.create_task(shell.receive(), name="receive")
+            try:
+                family.start_janitor()
+                yield shell, family
+            finally:
+                shell.stop_clock()
+                await bus.close(deadline_s=BUS_CLOSE_S)
+                await receiver
+                for problem in (await family.close()).problems:
+                    shell.record(EventReported(source=SUPERVISOR, kind="left_behind", text=problem))
+
+    async def _verdict(self, shell: Shell, family: Family) -> Verdict:
+        try:
+            return await shell.verdict
+        except Exception as error:  # noqa: BLE001 - the top of this process: the run is told why
+            await family.kill_all()
+            text = f"the supervisor failed: {type(error).__name__}: {error}"
+            lines = "".join(traceback.format_exception(error)).splitlines()
+            return Verdict(RunStatus.FAILED, Cause(SUPERVISOR, text, log_tail=tuple(lines)))
+
+    def _report(
+        self, verdict: Verdict, core: SupervisorCore, shell: Shell, sockets: Path
+    ) -> Outcome:
+        restarts = {
+            child.name: child.num_restarts
+            for child in core.book.children.values()
+            if child.num_restarts
+        }
+        summary = summarize(
+            verdict,
+            shell.scores,
+            about=self._about,
+            restarts=restarts,
+            started_at=self._started_at,
+            ended_at=time.time(),
+        )
+        self._folder.write_json("summary.json", summary)
+        self._write_run_file(sockets, ended=True)
+        return Outcome(verdict, summary)
+
+    def _write_run_file(self, sockets: Path, *, ended: bool) -> None:
+        facts = {
+            **self._about,
+            "endpoint": endpoint(sockets, ATTACH),
+            "started_at": self._started_at,
+            "ended": ended,
+        }
+        self._folder.write_json(RUN_FILE, facts)
+
+
+async def _show(shell: Shell) -> None:
+    while True:
+        shell.show_snapshot()
+        await asyncio.sleep(SNAPSHOT_S)
+
+
+@contextlib.contextmanager
+def _signals(shell: Shell) -> Iterator[None]:
+    """Signals become events, until the run is over."""
+    loop = asyncio.get_running_loop()
+    for number in SIGNALS:
+        loop.add_signal_handler(number, shell.handle, Interrupted(number.name))
+    try:
+        yield
+    finally:
+        for number in SIGNALS:
+            loop.remove_signal_handler(number)
+
+
+@contextlib.contextmanager
+def _loop_errors(shell: Shell) -> Iterator[None]:
+    """An exception that nobody waits for ends the run, instead of being printed and forgotten."""
+    loop = asyncio.get_running_loop()
+
+    def report(_loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        error = context.get("exception")
+        shell.handle(Broken(f"{context['message']}: {error!r}" if error else context["message"]))
+
+    loop.set_exception_handler(report)
+    try:
+        yield
+    finally:
+        loop.set_exception_handler(None)

@@ -1,0 +1,220 @@
+"""Processes by identity, the registry on disk, and what a reaper may touch."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from milepost.supervisor.cleanup.processes import (
+    RUN_VARIABLE,
+    Identity,
+    boot_id,
+    identity_of,
+    kill_all,
+    members_of,
+)
+from milepost.supervisor.cleanup.reaper import MARK, StillRunning, reap
+from milepost.supervisor.cleanup.registry import (
+    PRIVATE,
+    Registry,
+    identity_record,
+    read_registry,
+    registry_path,
+)
+
+RUN = "00c0ffee00c0ffee"
+
+
+@pytest.fixture
+def sleeper() -> Iterator[subprocess.Popen[bytes]]:
+    """A process of run `RUN`."""
+    environment = {**os.environ, RUN_VARIABLE: RUN}
+    process = subprocess.Popen(["sleep", "60"], env=environment, start_new_session=True)
+    yield process
+    process.kill()
+    process.wait()
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / PRIVATE).mkdir()
+    return tmp_path
+
+
+def me() -> Identity:
+    identity = identity_of(os.getpid())
+    assert identity is not None
+    return identity
+
+
+def begin(folder: Path, *records: dict[str, Any], supervisor: Identity | None = None) -> None:
+    dead = Identity(2**22 - 1, 1, boot_id())
+    record = {
+        "kind": "run",
+        "run_id": RUN,
+        "supervisor": identity_record(supervisor or dead),
+    }
+    Registry(folder).append(record, *records)
+
+
+def test_a_process_is_itself(sleeper: subprocess.Popen[bytes]) -> None:
+    identity = identity_of(sleeper.pid)
+    assert identity is not None
+    assert identity.alive
+
+
+def test_a_number_that_went_to_another_process_is_not_killed(
+    sleeper: subprocess.Popen[bytes],
+) -> None:
+    """The registry of a run from last week must never hit today's editor."""
+    identity = identity_of(sleeper.pid)
+    assert identity is not None
+    former = Identity(identity.pid, identity.started - 1, identity.boot)
+    assert not former.alive
+    assert not former.kill()
+    other_boot = Identity(identity.pid, identity.started, "another boot")
+    assert not other_boot.kill()
+    assert sleeper.poll() is None
+
+
+def test_a_zombie_counts_as_gone(sleeper: subprocess.Popen[bytes]) -> None:
+    identity = identity_of(sleeper.pid)
+    assert identity is not None
+    descriptor = os.pidfd_open(sleeper.pid)
+    assert identity.kill()
+    os.waitid(os.P_PIDFD, descriptor, os.WEXITED | os.WNOWAIT)
+    assert not identity.alive
+    os.close(descriptor)
+
+
+def test_offspring_is_found_by_its_environment(sleeper: subprocess.Popen[bytes]) -> None:
+    assert [each.pid for each in members_of(RUN)] == [sleeper.pid]
+    assert list(members_of("another")) == []
+
+
+def test_kill_all_takes_those_written_down_and_those_that_belong(
+    sleeper: subprocess.Popen[bytes],
+) -> None:
+    stranger = subprocess.Popen(["sleep", "60"])
+    written = identity_of(stranger.pid)
+    assert written is not None
+    killed = kill_all([written], RUN, deadline_s=5)
+    assert killed == sorted([sleeper.pid, stranger.pid])
+    assert stranger.wait() == -signal.SIGKILL
+
+
+def test_the_registry_survives_a_torn_last_line(folder: Path) -> None:
+    begin(folder, {"kind": "folder", "path": "/run/x"})
+    with registry_path(folder).open("ab") as file:
+        file.write(b'{"kind": "fol')
+    assert read_registry(folder).folders == [Path("/run/x")]
+
+
+def test_a_line_that_is_broken_in_the_middle_is_said_with_its_number(folder: Path) -> None:
+    begin(folder)
+    with registry_path(folder).open("ab") as file:
+        file.write(b"{}\n")
+    with pytest.raises(ValueError, match=r"registry\.jsonl:2: 'kind'"):
+        read_registry(folder)
+
+
+def test_the_registry_is_for_its_owner_only(folder: Path) -> None:
+    begin(folder)
+    assert registry_path(folder).stat().st_mode & 0o077 == 0
+
+
+def test_a_second_run_in_the_folder_begins_a_new_account(folder: Path) -> None:
+    process = {"kind": "process", **identity_record(me())}
+    begin(folder, process)
+    Registry(folder).append({"kind": "closed"})
+    assert read_registry(folder).closed
+    begin(folder)
+    owned = read_registry(folder)
+    assert (owned.closed, owned.processes) == (False, [])
+
+
+def test_a_run_that_goes_on_is_not_reaped(folder: Path) -> None:
+    begin(folder, supervisor=me())
+    with pytest.raises(StillRunning, match=f"process {os.getpid()}"):
+        reap(folder)
+
+
+def test_reap_takes_sockets_segments_and_sandboxes(folder: Path, tmp_path: Path) -> None:
+    sockets = tmp_path / "milepost-abc"
+    sockets.mkdir()
+    (sockets / MARK).write_text(RUN)
+    (sockets / "engine-0").touch()
+    segment = Path(f"/dev/shm/milepost-{RUN}-1-1")
+    segment.touch()
+    box = tmp_path / "box"
+    box.mkdir()
+    begin(
+        folder,
+        {"kind": "folder", "path": str(sockets)},
+        {"kind": "segments", "prefix": f"milepost-{RUN}-"},
+        {"kind": "command", "name": "box", "argv": ["rmdir", str(box)]},
+        {"kind": "command", "name": "gone", "argv": ["false"]},
+        {"kind": "released", "name": "gone"},
+    )
+    reaped = reap(folder)
+    assert reaped.problems == []
+    assert (reaped.folders, reaped.segments) == ([str(sockets)], [segment.name])
+    assert reaped.commands == ["box"]
+    assert not sockets.exists()
+    assert not segment.exists()
+    assert not box.exists()
+    assert json.loads((folder / "summary.json").read_text())["status"] == "killed"
+
+
+def test_reap_never_removes_what_is_not_a_runs_own(folder: Path, tmp_path: Path) -> None:
+    """A registry is a file, and files can be wrong: the reaper looks at what it deletes."""
+    precious = tmp_path / "precious"
+    precious.mkdir()
+    other = tmp_path / "milepost-other"
+    other.mkdir()
+    (other / MARK).write_text("another run")
+    begin(
+        folder,
+        {"kind": "folder", "path": str(precious)},
+        {"kind": "folder", "path": str(other)},
+        {"kind": "segments", "prefix": ""},
+    )
+    reaped = reap(folder)
+    assert len(reaped.problems) == 3
+    assert precious.exists()
+    assert other.exists()
+    assert not read_registry(folder).closed, "it is tried again the next time"
+
+
+def test_a_sandbox_that_cannot_be_released_is_a_problem_by_name(folder: Path) -> None:
+    begin(folder, {"kind": "command", "name": "box", "argv": ["false"]})
+    (problem,) = reap(folder).problems
+    assert problem.startswith("box could not be released by ['false']")
+
+
+def test_the_summary_of_a_run_that_ended_is_not_overwritten(folder: Path) -> None:
+    begin(folder)
+    (folder / "summary.json").write_text(json.dumps({"run_id": RUN, "status": "done"}))
+    reap(folder)
+    assert json.loads((folder / "summary.json").read_text())["status"] == "done"
+
+
+def test_the_janitor_imports_the_standard_library_only() -> None:
+    """It is there all the time, for the one time that it is needed."""
+    words = (
+        "import sys, milepost.supervisor.cleanup.janitor;"
+        "print(*{name.split('.')[0] for name in sys.modules} - {*sys.stdlib_module_names})"
+    )
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", words], capture_output=True, text=True, check=True
+    )
+    strangers = {name for name in done.stdout.split() if not name.startswith("__editable__")}
+    assert strangers <= {"milepost", "__main__", "__mp_main__", "sitecustomize", "_distutils_hack"}
