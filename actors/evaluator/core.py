@@ -1,0 +1,334 @@
+"""The evaluator: held-out scores, each of exactly one version.
+
+Owns: the held-out prompts and the evaluation under way.
+Receives: published versions, verdicts of agents, trajectories of sessions.
+Sends: holds to the publisher, episodes to agents, scores to the supervisor.
+Invariants: EV-1 to EV-3 of `round`.
+Starts: with the first published version.
+Dies: when the publisher does not answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from milepost.actors.effects import (
+    Answered,
+    Ask,
+    Effect,
+    Event,
+    Received,
+    Reply,
+    Request,
+    Taken,
+    Tell,
+    Unanswered,
+    Wake,
+    Woken,
+    Work,
+    WorkDone,
+)
+from milepost.actors.evaluator.round import Round
+from milepost.actors.evaluator.scores import Score, score
+from milepost.actors.evaluator.settings import EvaluatorSettings
+from milepost.messages.buffer import TrajectoryFinished
+from milepost.messages.evaluator import EvaluateNow
+from milepost.messages.publisher import HoldVersion, ReleaseVersion, VersionHeld
+from milepost.messages.rollout import EpisodeEnded, EvaluationFinished, TrajectoryLost
+from milepost.messages.session import SessionsOpened, TrajectorySent
+from milepost.messages.shared import Message, Prompt
+from milepost.messages.supervisor import (
+    Drain,
+    Drained,
+    EventReported,
+    PeerRestarted,
+    StepRecorded,
+    WorkFinished,
+)
+from milepost.messages.trainer import VersionPublished
+
+LEASE_MARGIN_S = 30.0
+HOLD_AGAIN_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class SaveTranscripts(Work):
+    """Write conversations for people to read; the result is the path."""
+
+    name: str
+    transcripts: tuple[dict[str, Any], ...]
+
+
+@dataclass(slots=True)
+class Evaluator:
+    """See the module."""
+
+    settings: EvaluatorSettings
+    prompts: Sequence[Prompt]
+    round: Round | None = None
+    scores: list[Score] = field(default_factory=list)
+    newest: int | None = None
+    final: bool = False
+    """True: the newest version is the last one."""
+    _published_s: float = 0.0
+    _is_due: bool = False
+    _is_holding: bool = False
+    _saving: int = 0
+    _first_over: int | None = None
+    """Version whose arrival, or evaluation, lets the rollout actor start."""
+    _is_first_told: bool = False
+    _is_finished: bool = False
+    _serial: int = 0
+    _draining: Request | None = None
+    _is_drained: bool = False
+
+    def start(self, now_s: float) -> list[Effect]:
+        """The publisher speaks first."""
+        del now_s
+        return []
+
+    def handle(self, event: Event, now_s: float) -> list[Effect]:
+        """The one door."""
+        effects = self._decide(event, now_s)
+        effects += self._go_on(now_s)
+        return effects
+
+    def _decide(self, event: Event, now_s: float) -> list[Effect]:
+        match event:
+            case Received(source, message, request):
+                return self._received(source, message, request, now_s)
+            case Answered(key, _, message):
+                return self._answered(key, message, now_s)
+            case Unanswered(key, to, reason):
+                return self._unanswered(key, f"{to}: {reason}", now_s)
+            case Woken("hold"):
+                self._is_holding = False
+                return []
+            case Woken(key):
+                return self._time_up(key)
+            case WorkDone(_, _, error):
+                self._saving -= 1
+                if error:
+                    return [self._event("transcripts", f"transcripts were not written: {error}")]
+                return []
+            case Taken():
+                return []
+
+    def _received(
+        self, source: str, message: Message, request: Request | None, now_s: float
+    ) -> list[Effect]:
+        match message:
+            case VersionPublished():
+                self._published(message, now_s)
+            case EvaluateNow():
+                self._is_due = True
+            case EpisodeEnded():
+                return self.round.episode_ended(message) if self.round else []
+            case TrajectoryFinished():
+                return self.round.trajectory_finished(message.trajectory) if self.round else []
+            case TrajectoryLost():
+                lost = (message.trajectory_id, message.attempt, message.cause)
+                return self.round.lost(*lost) if self.round else []
+            case PeerRestarted():
+                return self._peer_restarted(message.actor)
+            case Drain():
+                assert request is not None
+                return self._drain(request)
+            case _:
+                raise TypeError(f"evaluator was told {type(message).__name__} by {source}")
+        return []
+
+    # ---- when ----------------------------------------------------------------------------
+
+    def _published(self, message: VersionPublished, now_s: float) -> None:
+        settings, is_first = self.settings, self.newest is None
+        if self.newest is not None and message.version <= self.newest:
+            return
+        self.newest, self.final = message.version, message.final
+        self._published_s = now_s
+        every = settings.every_versions
+        if is_first:
+            # A resumed run was evaluated before its first step already.
+            self._is_due = settings.at_start and message.version == settings.resumed_version == 0
+            if not self._is_due:
+                self._first_over = message.version
+        elif every and message.version % every == 0:
+            self._is_due = True
+        if message.final and settings.at_end:
+            self._is_due = True
+
+    def _go_on(self, now_s: float) -> list[Effect]:
+        if self._draining:
+            return self._reply_drained()
+        effects: list[Effect] = []
+        if self.round is not None:
+            effects += self.round.send_out()
+            if self.round.is_over:
+                effects += self._end_round(now_s)
+        if self._is_due and self.round is None and not self._is_holding:
+            self._is_holding = True
+            lease_s = self.settings.deadline_s + LEASE_MARGIN_S
+            hold = HoldVersion(holder="evaluator", lease_s=lease_s)
+            effects.append(Ask("publisher", hold, "hold", deadline_s=self.settings.deadline_s))
+        return effects + self._say_first() + self._finish()
+
+    def _say_first(self) -> list[Effect]:
+        if self._first_over is None or not self.settings.waits_for_rollout:
+            return []
+        version, self._first_over = self._first_over, None
+        self._is_first_told = True
+        return [Tell("rollout", EvaluationFinished(version=version))]
+
+    def _finish(self) -> list[Effect]:
+        is_idle = self.round is None and not self._is_due and not self._saving
+        if self._is_finished or not self.final or not is_idle:
+            return []
+        self._is_finished = True
+        success = self.settings.success_metric
+        summary = {"evaluations": [each.values(success) for each in self.scores]}
+        return [Tell("supervisor", WorkFinished(actor="evaluator", summary=summary))]
+
+    # ---- one round -----------------------------------------------------------------------
+
+    def _held(self, version: int, now_s: float) -> list[Effect]:
+        if self._draining:
+            return [Tell("publisher", ReleaseVersion(holder="evaluator"))]
+        self._is_due = False
+        self._serial += 1
+        self.round = Round(self.settings, self.prompts, version, self._serial, now_s)
+        return [Wake(f"deadline/{self._serial}", now_s + self.settings.deadline_s)]
+
+    def _time_up(self, key: str) -> list[Effect]:
+        if self.round is None or key != f"deadline/{self.round.serial}":
+            return []
+        text = f"evaluation ran out of its {self.settings.deadline_s} s: {self.round}"
+        return [self._event("evaluation_late", text), *self.round.stop(text)]
+
+    def _end_round(self, now_s: float) -> list[Effect]:
+        assert self.round is not None
+        ended, self.round = self.round, None
+        self._is_holding = False
+        effects: list[Effect] = [Tell("publisher", ReleaseVersion(holder="evaluator"))]
+        for mode, tally in ended.tallies.items():
+            measured = score(
+                tally,
+                version=ended.version,
+                mode=mode,
+                seconds=now_s - ended.started_s,
+                delay=now_s - self._published_s,
+            )
+            if measured is None:
+                text = (
+                    f"version {ended.version} {mode}: no score, of {tally.num_prompts} prompts "
+                    f"{tally.num_failed} failed, {tally.num_mixed} had mixed versions, "
+                    f"{tally.num_missing} had no time"
+                )
+                effects.append(self._event("evaluation_failed", text))
+            else:
+                effects += self._report(measured)
+            effects += self._save(ended, mode, tuple(tally.transcripts.values()))
+        if not self._is_first_told:
+            self._first_over = ended.version
+        return effects
+
+    def _report(self, measured: Score) -> list[Effect]:
+        self.scores.append(measured)
+        success = self.settings.success_metric
+        recorded = StepRecorded(
+            source="evaluator", step=measured.version, metrics=measured.recorded()
+        )
+        event = self._event("evaluation", measured.text(success), measured.values(success))
+        return [event, Tell("supervisor", recorded)]
+
+    def _save(
+        self, ended: Round, mode: str, transcripts: tuple[dict[str, Any], ...]
+    ) -> list[Effect]:
+        if not transcripts:
+            return []
+        self._saving += 1
+        name = f"version_{ended.version:06d}_{mode}.json"
+        return [SaveTranscripts(f"save/{ended.serial}/{mode}", name, transcripts)]
+
+    def _event(self, kind: str, text: str, values: dict[str, Any] | None = None) -> Effect:
+        event = EventReported(source="evaluator", kind=kind, text=text, values=values or {})
+        return Tell("supervisor", event)
+
+    # ---- answers and peers ---------------------------------------------------------------
+
+    def _answered(self, key: str, message: Message, now_s: float) -> list[Effect]:
+        if isinstance(message, VersionHeld):
+            return self._held(message.version, now_s)
+        kind, trajectory_id, attempt = _parse(key)
+        if self.round is None:
+            return []
+        if isinstance(message, SessionsOpened):
+            return self.round.opened(trajectory_id, attempt)
+        if isinstance(message, TrajectorySent):
+            return []
+        cause = getattr(message, "reason", "") or f"{kind} was answered {type(message).__name__}"
+        return self.round.lost(trajectory_id, attempt, cause)
+
+    def _unanswered(self, key: str, reason: str, now_s: float) -> list[Effect]:
+        kind, trajectory_id, attempt = _parse(key)
+        if kind == "hold":
+            text = f"the publisher granted no hold: {reason}"
+            return [self._event("evaluation_late", text), Wake("hold", now_s + HOLD_AGAIN_S)]
+        if self.round is None or not trajectory_id:
+            return []
+        return self.round.lost(trajectory_id, attempt, reason)
+
+    def _peer_restarted(self, actor: str) -> list[Effect]:
+        if actor == "rollout" and self.newest is not None and self._is_first_told:
+            return [Tell("rollout", EvaluationFinished(version=self.newest))]
+        return self.round.peer_lost(actor) if self.round else []
+
+    # ---- draining ------------------------------------------------------------------------
+
+    def _drain(self, request: Request) -> list[Effect]:
+        self._draining = request
+        self._is_due = False
+        if self.round is None:
+            return []
+        effects = self.round.stop("draining")
+        self.round = None
+        return [*effects, Tell("publisher", ReleaseVersion(holder="evaluator"))]
+
+    def _reply_drained(self) -> list[Effect]:
+        if self._saving or self._is_drained or self._draining is None:
+            return []
+        self._is_drained = True
+        return [Reply(self._draining, Drained(actor="evaluator"))]
+
+    # ---- what others see -----------------------------------------------------------------
+
+    def validate(self) -> None:
+        """Assert that no score mixes versions and that counts add up (EV-1, EV-3)."""
+        for each in self.scores:
+            assert each.n + each.failed + each.mixed + each.missing == each.num_prompts, each
+        if self.round is not None:
+            for tally in self.round.tallies.values():
+                assert tally.num_missing >= 0, tally
+
+    def statistics(self) -> dict[str, object]:
+        """The round under way and the last scores."""
+        return {
+            "newest": self.newest,
+            "round": str(self.round) if self.round else "",
+            "scores": len(self.scores),
+        }
+
+    def working_on(self) -> str:
+        """What it waits for, in names."""
+        if self.round is not None:
+            return str(self.round)
+        if self._is_holding:
+            return "waits for the publisher to hold the served version"
+        return "waits for the next version to evaluate"
+
+
+def _parse(key: str) -> tuple[str, str, int]:
+    kind, _, rest = key.partition("/")
+    trajectory_id, _, attempt = rest.rpartition("/")
+    return kind, trajectory_id, int(attempt) if attempt.isdecimal() else -1

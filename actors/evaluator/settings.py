@@ -1,0 +1,74 @@
+"""The numbers the evaluator works with, read off the topology once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from milepost.actors.rollout.settings import episode_limits
+from milepost.configs.topology import Topology
+from milepost.messages.shared import EpisodeLimits, SamplingParams
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvaluatorSettings:
+    """See `EvaluatorConfig`."""
+
+    seed: int
+    modes: dict[str, SamplingParams]
+    """`sampled` and `greedy`, as configured, in this order."""
+    limits: EpisodeLimits
+    agents: dict[str, int]
+    """Host -> episodes it runs at once."""
+    sessions: tuple[str, ...]
+    in_flight_max: int
+    at_start: bool
+    at_end: bool
+    every_versions: int
+    deadline_s: float
+    transcripts: int
+    success_metric: str
+    resumed_version: int
+    """Version of the checkpoint the run went on from; 0 for a fresh run."""
+    waits_for_rollout: bool
+
+    @classmethod
+    def of(cls, topology: Topology, resume_step: int | None) -> EvaluatorSettings:
+        """The settings of this topology.
+
+        Raises:
+            ValueError: neither sampled nor greedy evaluation is on.
+        """
+        actors, limits = topology.actors, topology.limits
+        evaluator = actors.evaluator
+        assert evaluator is not None, "the topology has no evaluator"
+        modes: dict[str, SamplingParams] = {}
+        if evaluator.sampled:
+            modes["sampled"] = SamplingParams(
+                temperature=topology.sampling.temperature,
+                top_p=topology.sampling.top_p,
+                top_k=topology.sampling.top_k,
+                min_p=topology.sampling.min_p,
+                tokens_max=limits.reply_tokens_max,
+            )
+        if evaluator.greedy:
+            modes["greedy"] = SamplingParams(temperature=0.0, tokens_max=limits.reply_tokens_max)
+        if not modes:
+            raise ValueError("actors.evaluator.sampled and .greedy are both off: turn one on")
+        return cls(
+            seed=topology.run.seed,
+            modes=modes,
+            limits=episode_limits(topology),
+            agents={
+                name: actors.agent.episodes_max for name in topology.names("agent") if actors.agent
+            },
+            sessions=topology.names("session"),
+            in_flight_max=evaluator.episodes_in_flight_max,
+            at_start=evaluator.at_start,
+            at_end=evaluator.at_end,
+            every_versions=evaluator.every_versions,
+            deadline_s=evaluator.deadline_s,
+            transcripts=evaluator.transcripts,
+            success_metric=topology.data.success_metric if topology.data else "solved",
+            resumed_version=resume_step or 0,
+            waits_for_rollout=actors.rollout is not None,
+        )
