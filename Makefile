@@ -16,7 +16,8 @@ SEED ?= 0
 KEY := $(shell sed '/^\# ---- tools/q' pyproject.toml | cat - constraints/cpu.txt | cksum | cut -d' ' -f1)
 BASE := $(VENV)/.base-$(KEY)
 DEV := $(VENV)/.dev-$(KEY)
-PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints/cpu.txt
+# setuptools warns of what tests/test_packaging.py makes sure of.
+PIP := PYTHONWARNINGS=ignore $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints/cpu.txt
 
 .PHONY: quickstart test test-fast lint format bench sim coverage docs wheel install clean
 .DEFAULT_GOAL := quickstart
@@ -50,6 +51,9 @@ sim: $(DEV)
 
 coverage: $(DEV)
 	$(BIN)/pytest tests/unit tests/wire tests/sim --cov --cov-report=term
+
+docs: $(DEV)
+	$(BIN)/python -P tests/docs_tables.py
 
 wheel: $(DEV)
 	$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir build/wheel .

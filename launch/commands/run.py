@@ -15,7 +15,6 @@ from pathlib import Path
 
 from milepost.configs.load import load_topology
 from milepost.configs.problem import ConfigError, Problem
-from milepost.launch.running import Options, run_topology
 from milepost.launch.topologies import add_topology_arguments, overrides_of
 
 
@@ -39,6 +38,9 @@ def add_run_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the topology to its end."""
+    # The supervisor and its bus; nobody who asks for --help should wait for them.
+    from milepost.launch.running import Options, run_topology
+
     resume: Path | None = arguments.resume
     if resume is not None and arguments.out is not None:
         raise ConfigError([Problem("both --out and --resume", "command line", "give one of them")])

@@ -1,0 +1,175 @@
+"""The command line finds its commands, answers quickly, and says what is wrong in one line."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+from milepost.launch import cli
+from milepost.launch.cli import command_names, main, module_name, summary
+from milepost.launch.exits import Exit
+
+SMALL = """
+[run]
+name = "toy"
+steps = 1
+[custom.echo]
+core = "os:getcwd"
+significant = true
+"""
+
+
+@pytest.fixture
+def toy(tmp_path: Path) -> str:
+    path = tmp_path / "toy.toml"
+    path.write_text(SMALL, encoding="utf-8")
+    return str(path)
+
+
+def test_help_lists_every_command_with_its_first_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--help"]) == Exit.DONE
+    page = capsys.readouterr().out
+    assert {"check", "run"} <= set(command_names())
+    for name in command_names():
+        assert f"  {name} " in page
+        assert summary(name) in page
+
+
+@pytest.mark.parametrize("words", [["--help"], ["--version"], ["nonsense"], ["check", "--help"]])
+def test_asking_for_help_imports_nothing_heavy(words: list[str]) -> None:
+    """Whoever types a command wrongly must not wait for torch to say so."""
+    script = (
+        "import sys\n"
+        "from milepost.launch.cli import main\n"
+        "try:\n"
+        "    main(sys.argv[1:])\n"
+        "except SystemExit:\n"
+        "    pass\n"
+        "heavy = {'torch', 'zmq', 'numpy', 'transformers', 'tokenizers', 'rich', 'matplotlib'}\n"
+        "print('loaded', sorted(heavy & set(sys.modules)))\n"
+    )
+    command = [sys.executable, "-P", "-c", script, *words]
+    result = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert result.stdout.splitlines()[-1] == "loaded []"
+
+
+def test_help_takes_a_small_part_of_a_second() -> None:
+    before = os.times()
+    subprocess.run(
+        [sys.executable, "-P", "-c", "from milepost.launch.cli import main; main(['--help'])"],
+        capture_output=True,
+        check=True,
+    )
+    after = os.times()
+    cpu_s = after.children_user + after.children_system
+    cpu_s -= before.children_user + before.children_system
+    assert cpu_s < 0.5
+
+
+def test_an_unknown_command_gets_the_nearest_one(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["chekc"]) == Exit.REFUSED
+    assert capsys.readouterr().err == "error: unknown command `chekc`, did you mean `check`\n"
+
+
+def test_no_command_at_all_shows_what_there_is_and_is_no_success() -> None:
+    assert main([]) == Exit.REFUSED
+
+
+@pytest.mark.parametrize("name", command_names())
+def test_every_command_explains_itself_in_one_way(name: str) -> None:
+    """A docstring for people, --json for programs, no abbreviations that break later."""
+    module = import_module(f"milepost.launch.commands.{module_name(name)}")
+    parser = argparse.ArgumentParser(allow_abbrev=False)
+    module.add_arguments(parser)
+    assert len(summary(name)) <= 100
+    assert "--json" in parser.format_help()
+    assert callable(module.run)
+
+
+def test_a_command_with_a_dash_lives_in_a_file_with_an_underscore(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "agent_check.py").write_text('"""Try an agent."""\n', encoding="utf-8")
+    (tmp_path / "__init__.py").touch()
+    monkeypatch.setattr(cli, "COMMANDS", tmp_path)
+    assert command_names() == ("agent-check",)
+    assert summary("agent-check") == "Try an agent"
+
+
+def test_check_prints_a_line_for_each_check_and_refuses_by_code(
+    toy: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["check", toy, "--set", "custom.echo.significant=false"]) == Exit.REFUSED
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == " ok    the topology parses and has no unknown key"
+    assert lines[1].startswith(" FAIL  ")
+    assert lines[2] == "       $.custom: no actor says when this run is over"
+    assert lines[3] == "       set significant = true in one of its tables"
+    assert lines[-1].endswith("nothing was started (exit 2)")
+
+
+def test_check_prints_the_problems_of_a_topology_that_cannot_be_read(
+    toy: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["check", toy, "--set", "run.stepps=3", "--set", "run.steps=x"]) == Exit.REFUSED
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[:4] == [
+        " FAIL  the topology parses and has no unknown key",
+        "       $.run: unknown key `stepps`",
+        "       did you mean `steps`",
+        '       $.run.steps: `steps` is "x": expected `int`, got `str`',
+    ]
+    assert lines[-1].startswith("2 problems")
+
+
+def test_check_as_json_has_every_check_and_every_problem(
+    toy: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["check", toy, "--json", "--set", "run.stepps=3"]) == Exit.REFUSED
+    document = json.loads(capsys.readouterr().out)
+    assert document["ok"] is False
+    assert [check["state"] for check in document["checks"][:2]] == ["failed", "skipped"]
+    assert document["checks"][0]["problems"] == [
+        {"what": "unknown key `stepps`", "where": "$.run", "remedy": "did you mean `steps`"}
+    ]
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["run"], "no topology at command line"),
+        (["run", "lookup", "--out", "a", "--resume", "b"], "both --out and --resume"),
+        (["run", "lokup"], "no recipe `lokup`"),
+        (["run", "--resume", "no/such"], "no topology file"),
+        (["run", "lookup", "--seed", "-1"], "`seed` is -1: expected `int` >= 0 at $.run.seed"),
+    ],
+)
+def test_a_run_that_cannot_begin_is_refused_in_one_line(
+    words: list[str], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(words) == Exit.REFUSED
+    captured = capsys.readouterr()
+    assert told in captured.err
+    assert captured.err.startswith("error: ")
+
+
+def test_a_reader_that_goes_away_is_no_fault(toy: str) -> None:
+    """`milepost check lookup | head -1` ends quietly."""
+    script = "import sys\nfrom milepost.launch.cli import main\nsys.exit(main(sys.argv[1:]))\n"
+    read, write = os.pipe()
+    os.close(read)
+    result = subprocess.run(
+        [sys.executable, "-P", "-c", script, "check", toy],
+        stdout=write,
+        stderr=subprocess.PIPE,
+        check=False,
+    )
+    os.close(write)
+    assert (result.returncode, result.stderr) == (Exit.DONE, b"")
