@@ -23,11 +23,20 @@ class Score(Struct, frozen=True, kw_only=True):
     num_episodes: NonNegative
     """Episodes with a reward; failed ones are left out and counted in `num_failed`."""
     num_failed: NonNegative = 0
+    num_mixed: NonNegative = 0
+    """Episodes refused because some token was not of the version measured."""
+    num_missing: NonNegative = 0
+    """Prompts whose episode had no time to end."""
     success: float | None = None
     """Mean of the success metric (`data.success_metric`); None when no agent reported it."""
     reward: float
     success_by_category: dict[str, float] = {}
     """The same for each value of `category` in the prompts' metadata, where prompts have it."""
+    metrics: dict[str, float] = {}
+    """Mean of each number that agents reported, over the episodes that reported it."""
+    truncated_ratio: float = 0.0
+    sampled_tokens: float = 0.0
+    """Mean over episodes."""
 
 
 class Evaluation(Struct, frozen=True, kw_only=True):
@@ -35,6 +44,8 @@ class Evaluation(Struct, frozen=True, kw_only=True):
 
     version: NonNegative
     seconds: float
+    delay_s: float = 0.0
+    """From the publication of the version to its score."""
     sampled: Score | None = None
     """Replies sampled as in training."""
     greedy: Score | None = None

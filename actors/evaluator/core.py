@@ -14,6 +14,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
+
 from milepost.actors.effects import (
     Answered,
     Ask,
@@ -31,10 +33,10 @@ from milepost.actors.effects import (
     WorkDone,
 )
 from milepost.actors.evaluator.round import Round
-from milepost.actors.evaluator.scores import Score, score
+from milepost.actors.evaluator.scores import recorded, score, text
 from milepost.actors.evaluator.settings import EvaluatorSettings
 from milepost.messages.buffer import TrajectoryFinished
-from milepost.messages.evaluator import EvaluateNow
+from milepost.messages.evaluator import EvaluateNow, Evaluation, Transcript
 from milepost.messages.publisher import HoldVersion, ReleaseVersion, VersionHeld
 from milepost.messages.rollout import EpisodeEnded, EvaluationFinished, TrajectoryLost
 from milepost.messages.session import SessionsOpened, TrajectorySent
@@ -55,10 +57,9 @@ HOLD_AGAIN_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class SaveTranscripts(Work):
-    """Write conversations for people to read; the result is the path."""
+    """Append conversations to RUN/transcripts.jsonl, for people to read."""
 
-    name: str
-    transcripts: tuple[dict[str, Any], ...]
+    transcripts: tuple[Transcript, ...]
 
 
 @dataclass(slots=True)
@@ -68,7 +69,7 @@ class Evaluator:
     settings: EvaluatorSettings
     prompts: Sequence[Prompt]
     round: Round | None = None
-    scores: list[Score] = field(default_factory=list)
+    scores: list[Evaluation] = field(default_factory=list)
     newest: int | None = None
     final: bool = False
     """True: the newest version is the last one."""
@@ -186,8 +187,7 @@ class Evaluator:
         if self._is_finished or not self.final or not is_idle:
             return []
         self._is_finished = True
-        success = self.settings.success_metric
-        summary = {"evaluations": [each.values(success) for each in self.scores]}
+        summary = {"evaluations": [msgspec.to_builtins(each) for each in self.scores]}
         return [Tell("supervisor", WorkFinished(actor="evaluator", summary=summary))]
 
     # ---- one round -----------------------------------------------------------------------
@@ -203,56 +203,59 @@ class Evaluator:
     def _time_up(self, key: str) -> list[Effect]:
         if self.round is None or key != f"deadline/{self.round.serial}":
             return []
-        text = f"evaluation ran out of its {self.settings.deadline_s} s: {self.round}"
-        return [self._event("evaluation_late", text), *self.round.stop(text)]
+        said = f"evaluation ran out of its {self.settings.deadline_s} s: {self.round}"
+        return [self._event("evaluation_late", said), *self.round.stop(said)]
 
     def _end_round(self, now_s: float) -> list[Effect]:
         assert self.round is not None
         ended, self.round = self.round, None
         self._is_holding = False
+        success = self.settings.success_metric
+        scores = {mode: score(tally, success) for mode, tally in ended.tallies.items()}
+        measured = Evaluation(
+            version=ended.version,
+            seconds=now_s - ended.started_s,
+            delay_s=now_s - self._published_s,
+            sampled=scores.get("sampled"),
+            greedy=scores.get("greedy"),
+        )
         effects: list[Effect] = [Tell("publisher", ReleaseVersion(holder="evaluator"))]
-        for mode, tally in ended.tallies.items():
-            measured = score(
-                tally,
-                version=ended.version,
-                mode=mode,
-                seconds=now_s - ended.started_s,
-                delay=now_s - self._published_s,
-            )
-            if measured is None:
-                text = (
+        for mode, each in scores.items():
+            if each is None:
+                tally = ended.tallies[mode]
+                said = (
                     f"version {ended.version} {mode}: no score, of {tally.num_prompts} prompts "
                     f"{tally.num_failed} failed, {tally.num_mixed} had mixed versions, "
                     f"{tally.num_missing} had no time"
                 )
-                effects.append(self._event("evaluation_failed", text))
-            else:
-                effects += self._report(measured)
-            effects += self._save(ended, mode, tuple(tally.transcripts.values()))
+                effects.append(self._event("evaluation_failed", said))
+        if any(scores.values()):
+            effects += self._report(measured)
+        effects += self._save(ended)
         if not self._is_first_told:
             self._first_over = ended.version
         return effects
 
-    def _report(self, measured: Score) -> list[Effect]:
+    def _report(self, measured: Evaluation) -> list[Effect]:
         self.scores.append(measured)
-        success = self.settings.success_metric
-        recorded = StepRecorded(
-            source="evaluator", step=measured.version, metrics=measured.recorded()
-        )
-        event = self._event("evaluation", measured.text(success), measured.values(success))
-        return [event, Tell("supervisor", recorded)]
+        said = text(measured, self.settings.success_metric)
+        line = StepRecorded(source="evaluator", step=measured.version, metrics=recorded(measured))
+        event = self._event("evaluation", said, msgspec.to_builtins(measured))
+        return [event, Tell("supervisor", line)]
 
-    def _save(
-        self, ended: Round, mode: str, transcripts: tuple[dict[str, Any], ...]
-    ) -> list[Effect]:
-        if not transcripts:
+    def _save(self, ended: Round) -> list[Effect]:
+        kept = tuple(
+            transcript
+            for tally in ended.tallies.values()
+            for _, transcript in sorted(tally.transcripts.items())
+        )
+        if not kept:
             return []
         self._saving += 1
-        name = f"version_{ended.version:06d}_{mode}.json"
-        return [SaveTranscripts(f"save/{ended.serial}/{mode}", name, transcripts)]
+        return [SaveTranscripts(f"save/{ended.serial}", kept)]
 
-    def _event(self, kind: str, text: str, values: dict[str, Any] | None = None) -> Effect:
-        event = EventReported(source="evaluator", kind=kind, text=text, values=values or {})
+    def _event(self, kind: str, said: str, values: dict[str, Any] | None = None) -> Effect:
+        event = EventReported(source="evaluator", kind=kind, text=said, values=values or {})
         return Tell("supervisor", event)
 
     # ---- answers and peers ---------------------------------------------------------------
@@ -273,8 +276,8 @@ class Evaluator:
     def _unanswered(self, key: str, reason: str, now_s: float) -> list[Effect]:
         kind, trajectory_id, attempt = _parse(key)
         if kind == "hold":
-            text = f"the publisher granted no hold: {reason}"
-            return [self._event("evaluation_late", text), Wake("hold", now_s + HOLD_AGAIN_S)]
+            said = f"the publisher granted no hold: {reason}"
+            return [self._event("evaluation_late", said), Wake("hold", now_s + HOLD_AGAIN_S)]
         if self.round is None or not trajectory_id:
             return []
         return self.round.lost(trajectory_id, attempt, reason)
@@ -304,9 +307,7 @@ class Evaluator:
     # ---- what others see -----------------------------------------------------------------
 
     def validate(self) -> None:
-        """Assert that no score mixes versions and that counts add up (EV-1, EV-3)."""
-        for each in self.scores:
-            assert each.n + each.failed + each.mixed + each.missing == each.num_prompts, each
+        """Assert that counts add up (EV-3)."""
         if self.round is not None:
             for tally in self.round.tallies.values():
                 assert tally.num_missing >= 0, tally

@@ -19,6 +19,7 @@ from milepost.actors.evaluator.scores import Outcome, Tally
 from milepost.actors.evaluator.settings import EvaluatorSettings
 from milepost.configs.seeds import derive_seed
 from milepost.messages.agent import CancelEpisode, RunEpisode
+from milepost.messages.evaluator import Transcript
 from milepost.messages.rollout import EpisodeEnded
 from milepost.messages.session import (
     AbandonTrajectory,
@@ -202,9 +203,9 @@ class Round:
         tally.outcomes.append(
             Outcome(
                 index=item.index,
+                category=str(self.prompts[item.index].metadata.get("category", "")),
                 reward=trajectory.reward,
                 metrics=trajectory.metrics,
-                num_tokens=trajectory.token_ids.shape[0],
                 num_sampled_tokens=bytes(trajectory.loss_mask.data).count(1),
                 truncated=trajectory.status is Status.TRUNCATED,
             )
@@ -213,18 +214,16 @@ class Round:
             tally.transcripts[item.index] = self._transcript(item, trajectory)
         return []
 
-    def _transcript(self, item: Item, trajectory: Trajectory) -> dict[str, Any]:
+    def _transcript(self, item: Item, trajectory: Trajectory) -> Transcript:
         prompt = self.prompts[item.index]
-        return {
-            "version": self.version,
-            "mode": item.mode,
-            "prompt_id": prompt.prompt_id,
-            "label": prompt.label,
-            "reward": trajectory.reward,
-            "metrics": trajectory.metrics,
-            "status": str(trajectory.status),
-            "messages": item.info.get("messages", prompt.messages),
-        }
+        return Transcript(
+            version=self.version,
+            greedy=item.mode == "greedy",
+            prompt_id=prompt.prompt_id,
+            reward=trajectory.reward,
+            metrics=trajectory.metrics,
+            messages=item.info.get("messages", prompt.messages),
+        )
 
     def lost(self, trajectory_id: str, attempt: int, cause: str) -> list[Effect]:
         """An actor did not do its part of this attempt."""

@@ -26,20 +26,19 @@ async def run(context: ActorContext) -> None:
     settings = EvaluatorSettings.of(topology, context.spec.resume_step)
     prompts = load_held_out_prompts(topology.data, topology.run.seed)
     prompts = prompts[: topology.actors.evaluator.prompts_max]
-    folder = context.run_folder / "transcripts"
+    path = context.run_folder / "transcripts.jsonl"
 
     async def perform(work: Work) -> object:
         assert isinstance(work, SaveTranscripts), work
-        return await asyncio.to_thread(save_transcripts, folder, work)
+        return await asyncio.to_thread(append_transcripts, path, work)
 
     await context.serve(
         Evaluator(settings, prompts), facts={"held_out_prompts": len(prompts)}, perform=perform
     )
 
 
-def save_transcripts(folder: Path, work: SaveTranscripts) -> str:
-    """Write one JSON list; returns the path."""
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / work.name
-    path.write_bytes(msgspec.json.format(msgspec.json.encode(work.transcripts), indent=2))
-    return str(path)
+def append_transcripts(path: Path, work: SaveTranscripts) -> None:
+    """One JSON object a line."""
+    lines = b"".join(msgspec.json.encode(each) + b"\n" for each in work.transcripts)
+    with path.open("ab") as file:
+        file.write(lines)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
-from typing import Any
+
+from milepost.messages.evaluator import Evaluation, Score, Transcript
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -14,16 +15,16 @@ class Outcome:
 
     index: int
     """Of the prompt, in the fixed order."""
+    category: str
     reward: float
     metrics: dict[str, float]
-    num_tokens: int
     num_sampled_tokens: int
     truncated: bool
 
 
 @dataclass(slots=True)
 class Tally:
-    """Outcomes of one mode, and how many prompts have none."""
+    """Outcomes of one way of choosing tokens, and how many prompts have none."""
 
     num_prompts: int
     outcomes: list[Outcome] = field(default_factory=list)
@@ -31,7 +32,7 @@ class Tally:
     """The agent or environment failed every time; never counted as a reward of zero."""
     num_mixed: int = 0
     """Refused: tokens of another version than the one measured."""
-    transcripts: dict[int, dict[str, Any]] = field(default_factory=dict)
+    transcripts: dict[int, Transcript] = field(default_factory=dict)
 
     @property
     def num_missing(self) -> int:
@@ -39,101 +40,73 @@ class Tally:
         return self.num_prompts - len(self.outcomes) - self.num_failed - self.num_mixed
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Score:
-    """One score, attributed to the version that produced every token of it."""
-
-    version: int
-    mode: str
-    n: int
-    num_prompts: int
-    failed: int
-    mixed: int
-    missing: int
-    reward: float
-    metrics: dict[str, float]
-    """Means of what the agents reported, over the episodes that reported it."""
-    truncated: float
-    tokens: float
-    seconds: float
-    delay: float
-    """Seconds from the publication of the version to this score."""
-
-    def values(self, success_metric: str) -> dict[str, Any]:
-        """As they are reported; `solved` is the success metric whatever its name."""
-        return {
-            "version": self.version,
-            "mode": self.mode,
-            "solved": self.metrics.get(success_metric),
-            "reward": self.reward,
-            "n": self.n,
-            "num_prompts": self.num_prompts,
-            "failed": self.failed,
-            "mixed": self.mixed,
-            "missing": self.missing,
-            "truncated": self.truncated,
-            "tokens": self.tokens,
-            "seconds": self.seconds,
-            "delay": self.delay,
-            "metrics": dict(self.metrics),
-        }
-
-    def recorded(self) -> dict[str, float]:
-        """As one line of metrics.jsonl."""
-        name = f"eval/{self.mode}"
-        return {
-            f"{name}/reward": self.reward,
-            f"{name}/n": float(self.n),
-            f"{name}/failed": float(self.failed),
-            f"{name}/missing": float(self.missing),
-            f"{name}/truncated_ratio": self.truncated,
-            f"{name}/duration_seconds": self.seconds,
-            f"{name}/delay_seconds": self.delay,
-            **{f"{name}/{key}": value for key, value in self.metrics.items()},
-        }
-
-    def text(self, success_metric: str) -> str:
-        """One line for people."""
-        solved = self.metrics.get(success_metric)
-        success = "" if solved is None else f"{success_metric} {solved:.3f}, "
-        others = [
-            f"{count} {word}"
-            for count, word in (
-                (self.failed, "failed"),
-                (self.mixed, "refused for mixed versions"),
-                (self.missing, "out of time"),
-            )
-            if count
-        ]
-        rest = f" ({', '.join(others)})" if others else ""
-        return (
-            f"version {self.version} {self.mode}: {success}reward {self.reward:.3f} "
-            f"on {self.n} of {self.num_prompts} prompts{rest} in {self.seconds:.1f} s"
-        )
-
-
-def score(tally: Tally, *, version: int, mode: str, seconds: float, delay: float) -> Score | None:
+def score(tally: Tally, success_metric: str) -> Score | None:
     """The score of these outcomes; None when there is no outcome at all."""
     outcomes = sorted(tally.outcomes, key=lambda outcome: outcome.index)
     if not outcomes:
         return None
+    metrics = _means([outcome.metrics for outcome in outcomes])
     return Score(
-        version=version,
-        mode=mode,
-        n=len(outcomes),
-        num_prompts=tally.num_prompts,
-        failed=tally.num_failed,
-        mixed=tally.num_mixed,
-        missing=tally.num_missing,
+        num_episodes=len(outcomes),
+        num_failed=tally.num_failed,
+        num_mixed=tally.num_mixed,
+        num_missing=tally.num_missing,
+        success=metrics.get(success_metric),
         reward=fmean(outcome.reward for outcome in outcomes),
-        metrics=_means([outcome.metrics for outcome in outcomes]),
-        truncated=fmean(outcome.truncated for outcome in outcomes),
-        tokens=fmean(outcome.num_sampled_tokens for outcome in outcomes),
-        seconds=seconds,
-        delay=delay,
+        success_by_category=_by_category(outcomes, success_metric),
+        metrics=metrics,
+        truncated_ratio=fmean(outcome.truncated for outcome in outcomes),
+        sampled_tokens=fmean(outcome.num_sampled_tokens for outcome in outcomes),
     )
 
 
 def _means(reported: Sequence[dict[str, float]]) -> dict[str, float]:
     names = sorted({name for metrics in reported for name in metrics})
     return {name: fmean(metrics[name] for metrics in reported if name in metrics) for name in names}
+
+
+def _by_category(outcomes: Sequence[Outcome], success_metric: str) -> dict[str, float]:
+    values: dict[str, list[float]] = {}
+    for outcome in outcomes:
+        if outcome.category and success_metric in outcome.metrics:
+            values.setdefault(outcome.category, []).append(outcome.metrics[success_metric])
+    return {category: fmean(values[category]) for category in sorted(values)}
+
+
+def recorded(evaluation: Evaluation) -> dict[str, float]:
+    """As one line of metrics.jsonl: `eval/{sampled,greedy}/...` of this version."""
+    metrics = {
+        "eval/duration_seconds": evaluation.seconds,
+        "eval/delay_seconds": evaluation.delay_s,
+    }
+    for mode, each in (("sampled", evaluation.sampled), ("greedy", evaluation.greedy)):
+        if each is not None:
+            metrics |= {
+                f"eval/{mode}/reward": each.reward,
+                f"eval/{mode}/episodes": float(each.num_episodes),
+                f"eval/{mode}/failed": float(each.num_failed),
+                f"eval/{mode}/missing": float(each.num_missing),
+                f"eval/{mode}/truncated_ratio": each.truncated_ratio,
+                **{f"eval/{mode}/{name}": value for name, value in each.metrics.items()},
+            }
+    return metrics
+
+
+def text(evaluation: Evaluation, success_metric: str) -> str:
+    """One line for people."""
+    parts = []
+    for mode, each in (("sampled", evaluation.sampled), ("greedy", evaluation.greedy)):
+        if each is None:
+            continue
+        counts = (
+            (each.num_failed, "failed"),
+            (each.num_mixed, "refused for mixed versions"),
+            (each.num_missing, "out of time"),
+        )
+        others = "".join(f", {count} {word}" for count, word in counts if count)
+        success = "" if each.success is None else f"{success_metric} {each.success:.3f}, "
+        parts.append(
+            f"{mode} {success}reward {each.reward:.3f} on {each.num_episodes} prompts{others}"
+        )
+    said = "; ".join(parts) or "no score"
+    return f"version {evaluation.version}: {said} in {evaluation.seconds:.1f} s"
