@@ -1,0 +1,227 @@
+"""One step's work, laid out: which tokens go through the model, in which groups they attend."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from milepost.actors.engine.embedded.attention import (
+    DecodeGroup,
+    PrefillGroup,
+    causal_bias,
+)
+from milepost.actors.engine.embedded.cache import KeyValueCache
+from milepost.actors.engine.embedded.decoder import Batch
+from milepost.actors.engine.embedded.scheduler import Scheduler
+from milepost.actors.engine.embedded.sequences import Sequence
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+ROWS_MIN: Final = 4
+"""Matrix products of fewer rows take another path and round differently: a reply would depend on
+how many others are sampled beside it."""
+_LENGTH_STEP: Final = 16
+"""Keys in use are rounded up to a multiple of this."""
+_BIAS_MAX: Final = 4 << 20
+"""Most elements of one row's bias: longer chunks attend block by block."""
+_PADDING_MAX: Final = 16384
+"""Query-key pairs a group may waste on padding before a group of its own is cheaper."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Positions [start, end) of a sequence in prefill, as tokens [offset, ...) of the pass."""
+
+    sequence: Sequence
+    start: int
+    end: int
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One forward pass.
+
+    Attributes:
+        batch: its tokens.
+        decoding: int64, rows that get one token more; row r is token r - first_row of the pass.
+        first_row: first row of the decode group.
+        chunks: prefill.
+    """
+
+    batch: Batch
+    decoding: NDArray[np.int64]
+    first_row: int
+    chunks: tuple[Chunk, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """Queries [start, end) of one row, as tokens [offset, ...) of the pass."""
+
+    row: int
+    start: int
+    end: int
+    offset: int
+
+
+class Planner:
+    """Lays out steps.
+
+    Args:
+        scheduler: who computes.
+        cache: keys and values.
+        prefill_tokens_max: most prompt tokens of one step.
+    """
+
+    def __init__(
+        self, scheduler: Scheduler, cache: KeyValueCache, prefill_tokens_max: int
+    ) -> None:
+        self._scheduler, self._cache = scheduler, cache
+        self._prefill_tokens_max = prefill_tokens_max
+        self._row_starts = np.arange(scheduler.rows.slots) * cache.num_positions
+        self._views: tuple[int, int, int] = (0, 0, 0)
+        self._keys: tuple[Tensor, ...] = ()
+        self._values: tuple[Tensor, ...] = ()
+
+    def plan(self) -> Plan | None:
+        """The next pass: every decoding row, and prefill; None when nobody computes."""
+        scheduler = self._scheduler
+        decoding = scheduler.decoding
+        if decoding.size == 0 and not scheduler.prefilling:
+            return None
+        first, window = self._window(decoding)
+        chunks = self._cut_chunks(window)
+        num_tokens = window + sum(chunk.end - chunk.start for chunk in chunks)
+        columns = np.empty((3, num_tokens), np.int64)
+        self._fill_decode(columns[:, :window], first)
+        for chunk in chunks:
+            _fill_chunk(columns, chunk, self._cache.num_positions)
+        ids, positions, write_index = torch.from_numpy(columns).to(self._cache.device).unbind(0)
+        decode = None
+        if window:
+            decode = self._decode_group(decoding, first, positions[:window])
+        pieces = _cut_pieces(chunks)
+        prefill = tuple(_group(group, self._cache) for group in _group_pieces(pieces))
+        return Plan(Batch(ids, positions, write_index, decode, prefill), decoding, first, chunks)
+
+    def _window(self, decoding: NDArray[np.int64]) -> tuple[int, int]:
+        """First row and number of rows of the decode group."""
+        first, window = 0, 0
+        if decoding.size:
+            first = int(decoding[0])
+            window = int(decoding[-1]) + 1 - first
+        if 0 < window < ROWS_MIN or self._num_left() < ROWS_MIN:
+            window = min(max(window, ROWS_MIN), self._scheduler.rows.slots)
+            first = min(first, self._scheduler.rows.slots - window)
+        return first, window
+
+    def _num_left(self) -> int:
+        """Tokens that prefill would add to the pass, as far as it matters."""
+        left = sum(seq.tokens.shape[0] - seq.computed for seq in self._scheduler.prefilling)
+        return min(left, self._prefill_tokens_max)
+
+    def _cut_chunks(self, offset: int) -> tuple[Chunk, ...]:
+        chunks = []
+        budget = self._prefill_tokens_max
+        for sequence in self._scheduler.prefilling:
+            start = sequence.computed
+            end = min(sequence.tokens.shape[0], start + budget)
+            chunks.append(Chunk(sequence, start, end, offset))
+            offset += end - start
+            budget -= end - start
+            if budget == 0:
+                break
+        return tuple(chunks)
+
+    def _fill_decode(self, columns: NDArray[np.int64], first: int) -> None:
+        """Ids, positions and cache indices of the window's rows."""
+        rows, window = self._scheduler.rows, slice(first, first + columns.shape[1])
+        columns[0] = rows.current[window]
+        # Idle rows compute at the position that nobody reads.
+        unread = self._cache.num_positions - 1
+        columns[1] = np.where(rows.decoding[window], rows.kv_length[window], unread)
+        np.add(self._row_starts[window], columns[1], out=columns[2])
+
+    def _decode_group(
+        self, decoding: NDArray[np.int64], first: int, positions: Tensor
+    ) -> DecodeGroup:
+        longest = int(self._scheduler.rows.kv_length[decoding].max()) + 1 if decoding.size else 1
+        length = min(-(-longest // _LENGTH_STEP) * _LENGTH_STEP, self._cache.num_positions)
+        views = (first, positions.shape[0], length)
+        if views != self._views:
+            in_use = self._cache.values[:, first : first + views[1], :length]
+            keys, values = in_use.transpose(2, 4).unbind(3)
+            self._views, self._keys, self._values = views, keys.unbind(0), values.unbind(0)
+        bias = causal_bias(positions[:, None], length, self._cache.values.dtype)
+        return DecodeGroup(self._keys, self._values, bias)
+
+
+def _fill_chunk(columns: NDArray[np.int64], chunk: Chunk, num_positions: int) -> None:
+    sequence, start, end = chunk.sequence, chunk.start, chunk.end
+    part = columns[:, chunk.offset : chunk.offset + end - start]
+    part[0] = sequence.tokens[start:end]
+    part[1] = np.arange(start, end)
+    part[2] = part[1]
+    if start < sequence.cached:
+        # A scored row reads its cached prefix and must not overwrite it.
+        part[2, : sequence.cached - start] = num_positions - 1
+    part[2] += sequence.row * num_positions
+
+
+def _cut_pieces(chunks: tuple[Chunk, ...]) -> list[_Piece]:
+    """Queries whose bias stays small, shortest first; those that start at 0 before others."""
+    pieces = []
+    for chunk in chunks:
+        start, end = chunk.start, chunk.end
+        block = end - start if start == 0 else max(_BIAS_MAX // end, ROWS_MIN)
+        for first in range(start, end, block):
+            last = min(first + block, end)
+            offset = chunk.offset + first - start
+            pieces.append(_Piece(chunk.sequence.row, first, last, offset))
+    return sorted(pieces, key=lambda piece: (piece.start > 0, piece.end - piece.start))
+
+
+def _group_pieces(pieces: list[_Piece]) -> list[list[_Piece]]:
+    groups: list[list[_Piece]] = []
+    real = longest = widest = 0
+    for piece in pieces:
+        count = piece.end - piece.start
+        if groups:
+            group = groups[-1]
+            longest, widest = max(longest, piece.end), max(widest, count)
+            padded = (len(group) + 1) * longest * widest
+            same_kind = (group[0].start > 0) == (piece.start > 0)
+            wanted = real + count * piece.end
+            if same_kind and padded <= min(2 * wanted + _PADDING_MAX, 4 * _BIAS_MAX):
+                group.append(piece)
+                real = wanted
+                continue
+        groups.append([piece])
+        real, longest, widest = count * piece.end, piece.end, count
+    return groups
+
+
+def _group(pieces: list[_Piece], cache: KeyValueCache) -> PrefillGroup:
+    device = cache.device
+    num_rows = len(pieces)
+    counts = np.array([piece.end - piece.start for piece in pieces])
+    starts = np.array([piece.start for piece in pieces])
+    offsets = np.array([piece.offset for piece in pieces])
+    widest, length = int(counts.max()), int((starts + counts).max())
+    steps = np.arange(widest)
+    real = steps < counts[:, None]
+    gather = offsets[:, None] + np.where(real, steps, 0)
+    scatter = np.flatnonzero(real)
+    indices = [np.array([piece.row for piece in pieces]), gather.ravel(), scatter]
+    rows, gathered, scattered = (torch.from_numpy(x).to(device) for x in indices)
+    bias = None
+    if starts.any():
+        positions = np.where(real, starts[:, None] + steps, 0).reshape(num_rows, widest)
+        bias = causal_bias(torch.from_numpy(positions).to(device), length, cache.values.dtype)
+    return PrefillGroup(rows, gathered, scattered, gathered[scattered], length, bias)

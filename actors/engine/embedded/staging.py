@@ -1,0 +1,112 @@
+"""A version on its way in: copied beside the one that serves, proven whole before it may serve."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+import xxhash
+
+from milepost.actors.arrays import from_bulk
+from milepost.actors.engine.embedded.parameters import Parameters
+from milepost.actors.engine.embedded.shape import ModelShape
+from milepost.actors.engine.interface import EpochError
+from milepost.messages.bulk import Bulk
+from milepost.messages.engine import TensorSpec
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+class Staging:
+    """Two sets of weights: one serves, the other takes the next version in.
+
+    Staged tensors are copied straight into fused weights of their own, so a switch exchanges two
+    references. The second set is made when the second version arrives.
+
+    Args:
+        shape: sizes of the decoder.
+        dtype: of the weights.
+        device: of the weights.
+
+    Attributes:
+        serving: the weights that compute; None before the first version.
+    """
+
+    def __init__(self, shape: ModelShape, dtype: torch.dtype, device: torch.device) -> None:
+        self._make: Callable[[], Parameters] = lambda: Parameters(shape, dtype, device)
+        self._spare: Parameters | None = None
+        self.serving: Parameters | None = None
+        self._open: Parameters | None = None
+        self._order: tuple[TensorSpec, ...] = ()
+        self._missing: set[str] = set()
+        self._num_hashed = 0
+        self._hash = xxhash.xxh3_128()
+
+    def open(self, tensors: tuple[TensorSpec, ...]) -> None:
+        """Begin a version made of `tensors`; one that was open is forgotten."""
+        self.drop()
+        self._open = self._spare or self._make()
+        self._spare = None
+        self._order = tensors
+        self._missing = {spec.name for spec in tensors}
+
+    def write(self, names: tuple[str, ...], tensors: tuple[Bulk, ...]) -> None:
+        """Copy named tensors in.
+
+        Raises:
+            EpochError: no version is open, or a tensor is not wanted (any more).
+        """
+        if self._open is None:
+            raise EpochError("no epoch is open")
+        for name, tensor in zip(names, tensors, strict=True):
+            if name not in self._missing:
+                raise EpochError(f"tensor {name} is not of this epoch, or came twice")
+            self._open.write(name, from_bulk(tensor))
+            self._missing.remove(name)
+        self._hash_on()
+
+    def check(self, digest: str) -> None:
+        """Prove that what was staged is whole and what the sender has.
+
+        The digest is xxh3-128 over name (UTF-8) and bytes of each tensor, in the order given to
+        `open`. It is computed over the fused weights themselves, not over what arrived.
+
+        Raises:
+            EpochError: tensors are missing or the digest is another one.
+        """
+        if self._open is None:
+            raise EpochError("no epoch is open")
+        if self._missing:
+            some = ", ".join(sorted(self._missing)[:3])
+            raise EpochError(f"{len(self._missing)} tensors never came: {some}")
+        if (found := self._hash.hexdigest()) != digest:
+            raise EpochError(f"staged weights have digest {found}, the epoch says {digest}")
+
+    def switch(self) -> None:
+        """Serve what was staged; the weights that served become the next version's room."""
+        assert self._open is not None, "switch without an open epoch"
+        assert not self._missing, f"switch with {len(self._missing)} tensors missing"
+        self._spare, self.serving, self._open = self.serving, self._open, None
+        self._forget()
+
+    def drop(self) -> None:
+        """Forget what was staged."""
+        if self._open is not None:
+            self._spare, self._open = self._open, None
+        self._forget()
+
+    def _forget(self) -> None:
+        self._order, self._missing, self._num_hashed = (), set(), 0
+        self._hash = xxhash.xxh3_128()
+
+    def _hash_on(self) -> None:
+        """Hash the tensors that arrived so far, in order, up to the first that is missing."""
+        assert self._open is not None
+        while self._num_hashed < len(self._order):
+            name = self._order[self._num_hashed].name
+            if name in self._missing:
+                return
+            self._hash.update(name.encode())
+            self._hash.update(memoryview(self._open.read(name)).cast("B"))
+            self._num_hashed += 1

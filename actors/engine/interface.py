@@ -1,0 +1,213 @@
+"""Between the engine actor and whatever computes: what is ordered, what comes back.
+
+`core.py` decides and knows only these types; `run.py` wires a core to one `Backend`. Each kind of
+engine is one backend, in a folder of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol, TypeAlias
+
+from milepost.actors.effects import Event, Work
+from milepost.messages.bulk import Bulk
+from milepost.messages.engine import PauseMode, TensorSpec
+from milepost.messages.shared import FinishReason, SamplingParams, VersionSpan
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+OUTCOMES = "outcomes"
+"""Key of the `WorkDone` whose result is a tuple of `Outcome`; an error in it ends the actor."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineFacts:
+    """What a backend found out while starting.
+
+    Attributes:
+        manifest: every tensor of a version, by Hugging Face name.
+        vocab_size: token ids are below it.
+        context_tokens: most tokens of one row, prompt and reply together.
+        details: for people: device, dtype, slots, ...
+    """
+
+    manifest: tuple[TensorSpec, ...]
+    vocab_size: int
+    context_tokens: int
+    details: dict[str, object] = field(default_factory=dict)
+
+
+# ---- orders: at once, in order, without an answer of their own ------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Order(Work):
+    """Handed to the backend as it is, before the next effect. No `WorkDone` follows."""
+
+
+@dataclass(frozen=True, slots=True)
+class GenerateOrder(Order):
+    """Sample a reply; `key` is the request id. Ends in one `Finished` or `Rejected`.
+
+    Attributes:
+        session_id: whose prefix this is.
+        token_ids: int32 [P].
+        sampling: how.
+    """
+
+    session_id: str
+    token_ids: NDArray[np.int32]
+    sampling: SamplingParams
+
+
+@dataclass(frozen=True, slots=True)
+class ScoreOrder(Order):
+    """Log-probs of rows, all under one version. Ends in one `ScoreFinished` or `Rejected`.
+
+    Attributes:
+        rows: int32 [T] each.
+        temperature: of the distribution.
+        use_cache: take keys and values of known prefixes from the cache, and keep the row's.
+    """
+
+    rows: tuple[NDArray[np.int32], ...]
+    temperature: float
+    use_cache: bool
+
+
+@dataclass(frozen=True, slots=True)
+class AbortOrder(Order):
+    """End these requests with what they have. Unknown ids are ignored: they have ended already."""
+
+    request_ids: tuple[str, ...] = ()
+    session_ids: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ForgetOrder(Order):
+    """The prefixes of these sessions may go first."""
+
+    session_ids: tuple[str, ...]
+
+
+# ---- works: long, ended by `WorkDone` -----------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class OpenEpoch(Work):
+    """Make room for a version beside the one that serves; what was staged before is dropped."""
+
+    version: int
+    tensors: tuple[TensorSpec, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StageBucket(Work):
+    """Copy tensors into the open epoch."""
+
+    names: tuple[str, ...]
+    tensors: tuple[Bulk, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SwitchWeights(Work):
+    """Check the digest of what was staged, then serve it. The result is `Switched`."""
+
+    version: int
+    mode: PauseMode
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class DropEpoch(Work):
+    """Forget what was staged."""
+
+
+@dataclass(frozen=True, slots=True)
+class Switched:
+    """The new version serves.
+
+    Attributes:
+        pause_s: how long no token was computed.
+        num_in_flight: requests that lived through the switch.
+    """
+
+    pause_s: float
+    num_in_flight: int
+
+
+# ---- outcomes ---------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """A reply of N tokens; the fields are those of the message `Generated`."""
+
+    key: str
+    token_ids: NDArray[np.int32]
+    logprobs: NDArray[np.float32]
+    spans: tuple[VersionSpan, ...]
+    finish_reason: FinishReason
+    cached_tokens: int
+    top_token_ids: NDArray[np.int32] | None = None
+    top_logprobs: NDArray[np.float32] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ScoreFinished:
+    """float32 [T] log-probs of each row; position 0 is 0."""
+
+    key: str
+    logprobs: tuple[NDArray[np.float32], ...]
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class Rejected:
+    """The order cannot be carried out; `reason` names why."""
+
+    key: str
+    reason: str
+
+
+Outcome: TypeAlias = Finished | ScoreFinished | Rejected
+
+
+class Backend(Protocol):
+    """One kind of engine. Its own threads or processes compute; none of these calls blocks long."""
+
+    @property
+    def facts(self) -> EngineFacts:
+        """Known once the backend is constructed."""
+        ...
+
+    def start(self, post: Callable[[Event], None]) -> None:
+        """Begin to compute. `post` takes events from any thread: `WorkDone(OUTCOMES, ...)`."""
+        ...
+
+    def order(self, order: Order) -> None:
+        """Take an order; called on the event loop, returns at once."""
+        ...
+
+    async def perform(self, work: Work) -> object:
+        """Carry out one of the works above, in the order of the calls.
+
+        Raises:
+            EpochError: the epoch cannot go on; the old version serves.
+        """
+        ...
+
+    def statistics(self) -> dict[str, object]:
+        """Numbers for the heartbeat; callable at any time from the event loop."""
+        ...
+
+    def close(self) -> None:
+        """Stop computing and give everything back."""
+        ...
+
+
+class EpochError(RuntimeError):
+    """What was staged cannot be served; the text names why."""
