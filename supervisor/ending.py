@@ -170,5 +170,6 @@ class Ending:
         if status is RunStatus.DONE:
             cause = None
         assert status is not None, "a run ends for a reason"
-        seconds = {phase: round(spent_s, 3) for phase, spent_s in self._book.phase_seconds.items()}
+        spent = self._book.phase_seconds.items()
+        seconds = {str(phase): round(spent_s, 3) for phase, spent_s in spent}
         self._book.order(Finish(Verdict(status, cause, seconds, self.summaries, self.last_step)))

@@ -11,14 +11,14 @@ from proc.runs import Running, custom, leftovers, running, topology, wait_gone
 from milepost.supervisor.cleanup.reaper import StillRunning, reap
 
 THREE = (
-    custom("trainer", "trainer", "steps = 1000000\nstep_s = 0.05", significant=True)
+    custom("worker", "worker", "steps = 1000000\nstep_s = 0.05", significant=True)
     + custom("idle", "idle")
     + custom("parent", "parent")
 )
 PERMANENT = 'policy = "permanent"\nbackoff_s = 0.05\nrestarts_max = 2'
 
 
-@pytest.mark.parametrize("victim", ["trainer-0", "idle-0", "parent-0"])
+@pytest.mark.parametrize("victim", ["worker-0", "idle-0", "parent-0"])
 def test_kill_9_of_any_child_ends_the_run_and_leaves_nothing(tmp_path: Path, victim: str) -> None:
     with running(tmp_path, topology(THREE)) as run:
         run.until("step 2")
@@ -95,7 +95,7 @@ def test_a_run_in_the_folder_of_a_killed_one_cleans_up_first(tmp_path: Path) -> 
 def test_a_stopped_worker_is_noticed_by_name(tmp_path: Path) -> None:
     """SIGSTOP: the process is there, its sockets are open, nothing moves."""
     with running(tmp_path, topology(THREE)) as run:
-        run.until("step 2")
+        run.until("step 40")
         run.children()["idle-0"].send_signal(signal.SIGSTOP)
         assert run.end(20) == 1, run.text
         cause = run.summary["cause"]

@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 from proc.runs import custom, leftovers, running, topology
 
+from milepost.supervisor.cleanup.processes import identity_of
+
 TEN = custom("idle", "idle", replicas=10)
-TRAINER = custom("trainer", "trainer", "steps = 3", significant=True)
-ENDLESS = custom("trainer", "trainer", "steps = 1000000\nstep_s = 0.05", significant=True)
+TRAINER = custom("worker", "worker", "steps = 3", significant=True)
+ENDLESS = custom("worker", "worker", "steps = 1000000\nstep_s = 0.05", significant=True)
 
 
 def test_a_run_is_done_when_its_work_is(tmp_path: Path) -> None:
@@ -20,7 +22,7 @@ def test_a_run_is_done_when_its_work_is(tmp_path: Path) -> None:
         summary = run.summary
         assert (summary["status"], summary["exit_code"], summary["cause"]) == ("done", 0, None)
         assert summary["steps_done"] == 3
-        assert summary["actors"] == {"trainer-0": {"steps": 3}}
+        assert summary["actors"] == {"worker-0": {"steps": 3}}
         assert [line["step"] for line in run.lines("metrics.jsonl")] == [1, 2, 3]
         assert "step 2  success 0.2  loss 0.5" in run.text
         assert (run.folder / "topology.toml").exists()
@@ -138,4 +140,4 @@ def test_actors_and_their_offspring_go_together(tmp_path: Path) -> None:
         assert run.end() == 0, run.text
         assert not (run.folder / "sandbox").exists()
         pids = [int(word) for word in (run.folder / "offspring").read_text().split()]
-        assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
+        assert [pid for pid in pids if identity_of(pid) is not None] == []

@@ -7,13 +7,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from milepost.actors.context import ActorContext
@@ -71,7 +70,7 @@ class Idle:
         return "waits for nothing in particular"
 
 
-class Trainer(Idle):
+class Worker(Idle):
     """Records steps at `options.step_s`, finishes after `options.steps`, saves when drained."""
 
     step = 0
@@ -137,8 +136,8 @@ def idle(context: ActorContext) -> Idle:
     return Idle(context)
 
 
-def trainer(context: ActorContext) -> Trainer:
-    return Trainer(context)
+def worker(context: ActorContext) -> Worker:
+    return Worker(context)
 
 
 def later(context: ActorContext) -> Later:
@@ -156,20 +155,6 @@ def broken(_context: ActorContext) -> Idle:
 
 def deaf(context: ActorContext) -> Idle:
     """Does not stop when it is asked to."""
-    # The shell's handler only sets an event; nobody looks at it any more.
-    context.stopping.set = _ignore  # type: ignore[method-assign]
+    asyncio.get_running_loop().remove_signal_handler(signal.SIGTERM)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     return Idle(context)
-
-
-def mute(_context: ActorContext) -> Idle:
-    """Never becomes ready."""
-    Path("/proc/self/comm").write_text("mute")
-    _forever()
-    raise AssertionError("never here")
-
-
-def _ignore() -> None:
-    return
-
-
-_forever: Callable[[], object] = signal.pause
