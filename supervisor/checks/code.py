@@ -21,8 +21,8 @@ import msgspec
 from milepost.configs.problem import Problem
 from milepost.configs.topology import Topology
 from milepost.supervisor.checks.check import Finding, Subject
-from milepost.supervisor.checks.probe import Fault, Probe, Target
 from milepost.supervisor.checks.wiring import is_prompt_file
+from milepost.supervisor.probe import ANSWERS, ERRORS, TARGETS, Fault, Probe, Target
 
 BUILT_IN_FILTERS: Final = ("zero_spread",)
 
@@ -91,26 +91,32 @@ def probe(targets: tuple[Target, ...], deadline_s: float) -> Iterator[tuple[Targ
 
 
 def _run_child(targets: tuple[Target, ...], deadline_s: float) -> tuple[list[Probe], str]:
-    """Results of the targets that the child got done with, and how it ended."""
-    with tempfile.TemporaryDirectory(prefix="milepost-check-") as folder:
-        answers = Path(folder) / "answers"
-        answers.touch()
-        command = [sys.executable, "-P", "-m", "milepost.supervisor.checks.probe", str(answers)]
-        process = subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            start_new_session=True,
-        )
+    """Results of the targets that the child got done with, and how it ended.
+
+    Everything goes through files: a pipe would stay open as long as anything that the user's code
+    has started holds it.
+    """
+    with tempfile.TemporaryDirectory(prefix="milepost-check-") as name:
+        folder = Path(name)
+        for path in (folder / ANSWERS, folder / ERRORS):
+            path.touch()
+        (folder / TARGETS).write_bytes(msgspec.json.encode(targets))
+        with (folder / ERRORS).open("ab") as errors:
+            process = subprocess.Popen(
+                [sys.executable, "-P", "-m", "milepost.supervisor.probe", name],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=errors,
+                start_new_session=True,
+            )
         try:
-            _, errors = process.communicate(msgspec.json.encode(targets), timeout=deadline_s)
-            end = _how_it_ended(process.returncode, errors)
+            code = process.wait(timeout=deadline_s)
+            end = _how_it_ended(code, (folder / ERRORS).read_bytes())
         except subprocess.TimeoutExpired:
             end = f"took longer than system.timeouts.hello_s = {deadline_s:g}"
         finally:
             _kill_group(process)
-        lines = answers.read_bytes().splitlines()
+        lines = (folder / ANSWERS).read_bytes().splitlines()
     return [msgspec.json.decode(line, type=Probe) for line in lines], end
 
 

@@ -1,8 +1,8 @@
 """The child process that loads the user's code and says what is wrong with it.
 
-`python -P -m milepost.supervisor.checks.probe ANSWERS`: targets as JSON on stdin, one line of JSON
-for each into the file ANSWERS, written as soon as it is known. Whatever the user's code prints or
-breaks, the lines written before are whole.
+`python -P -m milepost.supervisor.probe FOLDER` reads FOLDER/targets.json and adds one line to
+FOLDER/answers.jsonl for each, as soon as it is known. Whatever the user's code prints or breaks,
+the lines written before are whole.
 """
 
 from __future__ import annotations
@@ -21,6 +21,10 @@ from msgspec import Struct
 
 from milepost.configs.suggest import did_you_mean
 from milepost.messages.shared import Prompt
+
+TARGETS: Final = "targets.json"
+ANSWERS: Final = "answers.jsonl"
+ERRORS: Final = "errors.txt"
 
 
 class Target(Struct, frozen=True):
@@ -58,8 +62,9 @@ CALLS: Final[dict[str, tuple[str, ...]]] = {
 
 def main() -> None:
     """Load every target in order."""
-    targets = msgspec.json.decode(sys.stdin.buffer.read(), type=list[Target])
-    with Path(sys.argv[1]).open("ab", buffering=0) as answers:
+    folder = Path(sys.argv[1])
+    targets = msgspec.json.decode((folder / TARGETS).read_bytes(), type=list[Target])
+    with (folder / ANSWERS).open("ab", buffering=0) as answers:
         answers.writelines(
             msgspec.json.encode(Probe(list(look_at(target)))) + b"\n" for target in targets
         )

@@ -1,0 +1,134 @@
+"""The user's code is loaded in a process that may print, hang or die, and is named for it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import psutil
+import pytest
+
+from milepost.supervisor.checks.code import probe
+from milepost.supervisor.probe import Target
+
+pytestmark = pytest.mark.timeout(60)
+
+MODULES = {
+    "good": "def prompts(split, seed, options):\n"
+    "    from milepost.messages.shared import Prompt\n"
+    "    print('a word on standard output')\n"
+    "    yield Prompt(prompt_id=split, messages=[{'role': 'user', 'content': 'x'}])\n"
+    "def keep(rewards):\n    return ''\n"
+    "def create(folder, seed, options):\n    pass\n",
+    "odd": "def none(split, seed, options):\n    return []\n"
+    "def words(split, seed, options):\n    return ['x']\n"
+    "def breaks(split, seed, options):\n    raise KeyError('no such file')\n"
+    "def two(a, b):\n    pass\n"
+    "def number(rewards):\n    return 3\n"
+    "thing = 3\n",
+    "ends": "import os\nos._exit(3)\n",
+    "leaves": "import sys\nsys.exit('I would rather not')\n",
+    "dies": "import os, signal\nos.kill(os.getpid(), signal.SIGKILL)\n",
+    "hangs": "import signal\nsignal.pause()\n",
+    "raises": "raise ValueError('not today')\n",
+    "needs": "import no_such_package\n",
+    "starts": "import pathlib, subprocess, sys\n"
+    "child = subprocess.Popen([sys.executable, '-c', 'import signal; signal.pause()'])\n"
+    "pathlib.Path(__file__).with_name('pid').write_text(str(child.pid))\n"
+    "def keep(rewards):\n    return ''\n",
+}
+
+
+@pytest.fixture(autouse=True)
+def modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for name, text in MODULES.items():
+        (tmp_path / f"user_{name}.py").write_text(text, encoding="utf-8")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    return tmp_path
+
+
+def prompts(path: str) -> Target:
+    return Target("prompts", path, "$.p", {"split": "train", "seed": 1, "options": {}})
+
+
+def faults(*targets: Target, deadline_s: float = 30.0) -> list[tuple[str, str]]:
+    return [(target.path, fault.what) for target, fault in probe(targets, deadline_s)]
+
+
+def test_code_that_fits_its_calls_has_no_fault() -> None:
+    assert (
+        faults(
+            prompts("user_good:prompts"),
+            Target("filter", "user_good:keep", "$.f"),
+            Target("create", "user_good:create", "$.c"),
+        )
+        == []
+    )
+
+
+def test_each_way_not_to_fit_is_told_in_its_own_words() -> None:
+    found = faults(
+        prompts("user_odd:none"),
+        prompts("user_odd:words"),
+        prompts("user_odd:breaks"),
+        prompts("user_odd:two"),
+        prompts("user_odd:thing"),
+        prompts("user_odd:wrods"),
+        prompts("user_odd"),
+        prompts("user_nowhere:prompts"),
+        prompts("user_raises:prompts"),
+        prompts("user_needs:prompts"),
+        Target("filter", "user_odd:number", "$.f"),
+    )
+    assert found == [
+        ("user_odd:none", "user_odd:none for split 'train' yields nothing"),
+        ("user_odd:words", "user_odd:words for split 'train' yields str"),
+        ("user_odd:breaks", "user_odd:breaks for split 'train' raised KeyError: 'no such file'"),
+        (
+            "user_odd:two",
+            "`user_odd:two` does not take (split, seed, options): too many positional arguments",
+        ),
+        ("user_odd:thing", "`user_odd:thing` is int, not a function"),
+        ("user_odd:wrods", "module user_odd has no `wrods`"),
+        ("user_odd", '"user_odd" is no import path'),
+        ("user_nowhere:prompts", "no module called `user_nowhere`"),
+        ("user_raises:prompts", "importing user_raises raised ValueError: not today"),
+        (
+            "user_needs:prompts",
+            "importing user_needs raised ModuleNotFoundError: No module named 'no_such_package'",
+        ),
+        ("user_odd:number", "user_odd:number([0.0, 1.0]) gave int"),
+    ]
+
+
+def test_code_that_ends_its_process_is_named_and_hides_nothing_else() -> None:
+    """The rest is still looked at: a person repairs all of it at once."""
+    found = faults(
+        prompts("user_ends:x"),
+        prompts("user_odd:none"),
+        prompts("user_dies:x"),
+        prompts("user_leaves:x"),
+        prompts("user_good:prompts"),
+    )
+    assert found == [
+        ("user_ends:x", "loading `user_ends:x` ended the process with exit code 3"),
+        ("user_odd:none", "user_odd:none for split 'train' yields nothing"),
+        ("user_dies:x", "loading `user_dies:x` ended the process with SIGKILL"),
+        (
+            "user_leaves:x",
+            "loading `user_leaves:x` ended the process with exit code 1: I would rather not",
+        ),
+    ]
+
+
+def test_code_that_hangs_is_killed_at_its_deadline() -> None:
+    found = faults(prompts("user_hangs:x"), prompts("user_good:prompts"), deadline_s=3.0)
+    assert found == [
+        ("user_hangs:x", "loading `user_hangs:x` took longer than system.timeouts.hello_s = 3")
+    ]
+
+
+def test_what_the_code_has_started_is_gone_afterwards(modules: Path) -> None:
+    assert faults(Target("filter", "user_starts:keep", "$.f")) == []
+    pid = int((modules / "pid").read_text(encoding="utf-8"))
+    gone, alive = psutil.wait_procs([psutil.Process(pid)] if psutil.pid_exists(pid) else [], 10)
+    assert not alive, gone
