@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 
 from milepost.messages.bulk import Bulk
-from milepost.messages.engine import Scored
 
 
 def largest_difference(expected: tuple[Bulk, ...], scored: tuple[Bulk, ...]) -> float:
@@ -34,18 +33,3 @@ def largest_difference(expected: tuple[Bulk, ...], scored: tuple[Bulk, ...]) -> 
                 return math.inf
             largest = max(largest, difference)
     return largest
-
-
-def verdict(
-    engine: str, version: int, expected: tuple[Bulk, ...], scored: Scored, difference_max: float
-) -> str:
-    """Why the engine does not serve what the trainer made; "" when it does."""
-    if scored.version != version:
-        return f"{engine} confirmed version {version} and scores under version {scored.version}"
-    difference = largest_difference(expected, scored.logprobs)
-    if difference > difference_max:
-        return (
-            f"{engine} under version {version}: log-probs of the probe differ from the trainer's "
-            f"by {difference:.2e} nats, the limit is {difference_max:.2e}"
-        )
-    return ""

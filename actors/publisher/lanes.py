@@ -56,7 +56,6 @@ class Lane:
     target: Weights | None = None
     confirmed: int | None = None
     """The version it serves, as far as it confirmed."""
-    pause_s: float = 0.0
     num_failures: int = 0
     """Attempts in a row that did not bring it to a version."""
     num_buckets_moved: int = 0
@@ -120,11 +119,10 @@ class Lane:
         message = ActivateEpoch(version=ready.version, mode=mode, digest=ready.digest)
         return Ask(self.engine, message, self.key())
 
-    def confirm(self, pause_s: float) -> None:
+    def confirm(self) -> None:
         """The engine serves its target."""
         assert self.target is not None
         self.confirmed = self.target.version
-        self.pause_s = pause_s
         self.num_failures = 0
         self.stop(Phase.IDLE)
 

@@ -10,4 +10,4 @@ from milepost.actors.publisher.settings import PublisherSettings
 async def run(context: ActorContext) -> None:
     """Serve until stopped."""
     settings = PublisherSettings.of(context.topology)
-    await context.serve(Publisher(settings), facts={"engines": list(settings.engines)})
+    await context.serve(Publisher.of(settings), facts={"engines": list(settings.engines)})

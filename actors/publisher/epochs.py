@@ -1,0 +1,255 @@
+"""Weight epochs: one version on its way to every engine, from PREPARE to its publication.
+
+What happens when a step is refused, late, or an engine dies is in `failures`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from milepost.actors.effects import Ask, Effect, Tell, Wake
+from milepost.actors.publisher.holds import Holds
+from milepost.actors.publisher.lanes import Lane, Phase, Weights
+from milepost.actors.publisher.settings import PublisherSettings
+from milepost.messages.engine import AbortEpoch
+from milepost.messages.publisher import BucketReady, VersionReady
+from milepost.messages.supervisor import StepRecorded
+from milepost.messages.trainer import VersionFailed, VersionPublished
+
+ARRIVING_MAX = 2
+
+
+@dataclass(slots=True)
+class Epoch:
+    """One version on its way to all engines at once."""
+
+    weights: Weights
+    members: set[str]
+    """Engines that take part; the dead leave."""
+    since_s: float
+    is_activating: bool = False
+    activated_s: float = 0.0
+    moved_s: float | None = None
+    prepared_s: float | None = None
+    unproven: set[str] = field(default_factory=set)
+    """Engines that have not confirmed, or whose canary has not answered."""
+    pause_s: float = 0.0
+    """Longest stop of any engine."""
+    difference: float | None = None
+    """Largest difference that a canary showed, in nats."""
+
+    @property
+    def is_proven(self) -> bool:
+        """True when every member serves the version, with evidence."""
+        return self.is_activating and bool(self.members) and not self.unproven
+
+
+@dataclass(slots=True)
+class Epochs:
+    """See the module."""
+
+    settings: PublisherSettings
+    lanes: dict[str, Lane]
+    holds: Holds
+    serving: Weights | None = None
+    """The published version; its buckets stay, for engines that start again."""
+    epoch: Epoch | None = None
+    arriving: dict[int, Weights] = field(default_factory=dict)
+    """Versions announced by the trainer and not begun, at most the two newest."""
+    not_before_s: float = 0.0
+    """No epoch begins earlier: the last one failed a moment ago."""
+    num_published: int = 0
+    num_skipped: int = 0
+
+    # ---- versions come -------------------------------------------------------------------
+
+    def version_ready(self, message: VersionReady, now_s: float) -> list[Effect]:
+        """The trainer made a version; its buckets follow."""
+        if self.serving is not None and message.version == self.serving.version:
+            return [Tell(self.settings.leader, self.published_word())]
+        newest = self.epoch.weights if self.epoch else self.serving
+        if newest is not None and message.version <= newest.version:
+            reason = f"version {newest.version} is newer, or the same and on its way"
+            return [self.failed_word(message.version, reason)]
+        self.arriving[message.version] = Weights(message, now_s)
+        for version in sorted(self.arriving)[:-ARRIVING_MAX]:
+            del self.arriving[version]
+            self.num_skipped += 1
+        return []
+
+    def bucket_ready(self, message: BucketReady) -> None:
+        """One bucket; of a version that was skipped already, nobody needs it."""
+        for weights in (*self.arriving.values(), *([self.epoch.weights] if self.epoch else [])):
+            if weights.version == message.version:
+                weights.buckets[message.index] = message
+
+    # ---- forward -------------------------------------------------------------------------
+
+    def go_on(self, now_s: float) -> list[Effect]:
+        """Whatever the state allows now: begin, move, activate."""
+        effects = self._begin(now_s)
+        for lane in self.lanes.values():
+            effects += lane.next_bucket()
+        effects += self._activate_catching_up()
+        return effects + self._cross_barrier(now_s)
+
+    def _begin(self, now_s: float) -> list[Effect]:
+        """Start the newest version, if nothing is under way or what is under way only waits."""
+        if not self.arriving or now_s < self.not_before_s:
+            return []
+        newest = self.arriving[max(self.arriving)]
+        effects: list[Effect] = []
+        if self.epoch is not None:
+            if self.epoch.is_activating or not (self.is_held_up() and newest.is_complete):
+                return []
+            self.num_skipped += 1
+            effects += self.abort(f"version {newest.version} is newer")
+        self.num_skipped += sum(version < newest.version for version in self.arriving)
+        self.arriving.clear()
+        members = {name for name, lane in self.lanes.items() if lane.phase is Phase.IDLE}
+        self.epoch = Epoch(newest, members, now_s)
+        effects += [self.lanes[name].begin(newest) for name in sorted(members)]
+        deadline = Wake(f"deadline/{newest.version}", now_s + self.settings.epoch_deadline_s)
+        return [*effects, deadline]
+
+    def is_held_up(self) -> bool:
+        """True when everything has arrived and only a hold stands before the activation."""
+        return bool(self.holds) and self._all_moved()
+
+    def _all_moved(self) -> bool:
+        members = self.epoch.members if self.epoch else set()
+        return bool(members) and all(self.lanes[name].phase is Phase.MOVED for name in members)
+
+    def _activate_catching_up(self) -> list[Effect]:
+        members = self.epoch.members if self.epoch else set()
+        return [
+            lane.activate(self.settings.pause)
+            for lane in self.lanes.values()
+            if lane.phase is Phase.MOVED and lane.engine not in members
+        ]
+
+    def _cross_barrier(self, now_s: float) -> list[Effect]:
+        epoch = self.epoch
+        if epoch is None or epoch.is_activating or not self._all_moved():
+            return []
+        if epoch.moved_s is None:
+            epoch.moved_s = now_s
+        if self.holds:
+            return []
+        epoch.is_activating = True
+        epoch.activated_s = now_s
+        epoch.unproven = set(epoch.members)
+        return [self.lanes[name].activate(self.settings.pause) for name in sorted(epoch.members)]
+
+    def step_done(self, lane: Lane, now_s: float) -> None:
+        """An engine took PREPARE or a bucket."""
+        lane.answered()
+        epoch = self.epoch
+        if epoch is None or epoch.prepared_s is not None:
+            return
+        if all(self.lanes[name].phase is not Phase.PREPARING for name in epoch.members):
+            epoch.prepared_s = now_s
+
+    def proven(self, engine: str, now_s: float) -> list[Effect]:
+        """This engine serves the version, with evidence; the last one publishes it."""
+        assert self.epoch is not None
+        self.epoch.unproven.discard(engine)
+        return self.publish(now_s) if self.epoch.is_proven else []
+
+    def publish(self, now_s: float) -> list[Effect]:
+        """Every member proved to serve the version: tell everyone who counts versions."""
+        assert self.epoch is not None
+        epoch, self.epoch = self.epoch, None
+        assert self.serving is None or epoch.weights.version > self.serving.version, "PU-2"
+        self.serving = epoch.weights
+        self.num_published += 1
+        published = self.published_word()
+        effects: list[Effect] = [Tell(name, published) for name in self.settings.listeners]
+        effects.append(Tell("supervisor", self._metrics(epoch, now_s)))
+        for lane in self.lanes.values():
+            effects += self.reconcile(lane)
+        return effects
+
+    # ---- backward ------------------------------------------------------------------------
+
+    def abort(self, reason: str) -> list[Effect]:
+        """End the epoch; engines that switched already are brought back (PU-4)."""
+        assert self.epoch is not None
+        epoch, self.epoch = self.epoch, None
+        version = epoch.weights.version
+        effects: list[Effect] = []
+        for name in sorted(epoch.members):
+            lane = self.lanes[name]
+            switched = lane.phase is Phase.ACTIVATING or lane.confirmed == version
+            lane.stop(Phase.IDLE)
+            if switched:
+                lane.confirmed = None
+                effects += self.reconcile(lane)
+            else:
+                abort = AbortEpoch(version=version, reason=reason)
+                effects.append(Ask(name, abort, f"abort/{name}/{version}"))
+        return effects
+
+    def reconcile(self, lane: Lane) -> list[Effect]:
+        """Bring an engine that is not in the epoch to the published version, then into it."""
+        if lane.phase is not Phase.IDLE:
+            return []
+        if self.epoch is not None and lane.engine in self.epoch.members:
+            return []
+        if self.serving is not None and lane.confirmed != self.serving.version:
+            return [lane.begin(self.serving)]
+        if self.epoch is not None and not self.epoch.is_activating:
+            self.epoch.members.add(lane.engine)
+            return [lane.begin(self.epoch.weights)]
+        return []
+
+    # ---- words ---------------------------------------------------------------------------
+
+    @property
+    def serves_everywhere(self) -> bool:
+        """True when every living engine serves the published version and none is switching."""
+        if self.serving is None or (self.epoch is not None and self.epoch.is_activating):
+            return False
+        living = [lane for lane in self.lanes.values() if lane.phase is not Phase.GONE]
+        return bool(living) and all(lane.confirmed == self.serving.version for lane in living)
+
+    def published_word(self) -> VersionPublished:
+        """What everyone who counts versions is told."""
+        assert self.serving is not None
+        ready = self.serving.ready
+        return VersionPublished(version=ready.version, final=ready.final)
+
+    def failed_word(self, version: int, reason: str) -> Effect:
+        """What the trainer is told."""
+        serving = self.serving.version if self.serving else 0
+        failed = VersionFailed(version=version, serving=serving, reason=reason)
+        return Tell(self.settings.leader, failed)
+
+    def _metrics(self, epoch: Epoch, now_s: float) -> StepRecorded:
+        moved_s = epoch.moved_s if epoch.moved_s is not None else epoch.activated_s
+        prepared_s = epoch.prepared_s if epoch.prepared_s is not None else moved_s
+        metrics = {
+            "perf/update_weights_time": now_s - epoch.since_s,
+            "perf/update_weights_prepare_time": prepared_s - epoch.since_s,
+            "perf/update_weights_move_time": moved_s - prepared_s,
+            "perf/update_weights_hold_time": epoch.activated_s - moved_s,
+            "perf/update_weights_activate_time": now_s - epoch.activated_s,
+            "perf/update_weights_pause_time": epoch.pause_s,
+            "perf/update_weights_wire_bytes": float(epoch.weights.num_bytes * len(epoch.members)),
+            "perf/update_weights_skipped": float(self.num_skipped),
+        }
+        if epoch.difference is not None:
+            metrics["perf/canary_logprob_difference"] = epoch.difference
+        return StepRecorded(source="publisher", step=epoch.weights.version, metrics=metrics)
+
+    def validate(self) -> None:
+        """Assert PU-2, and that every member is on its way to the epoch's version."""
+        assert len(self.arriving) <= ARRIVING_MAX, sorted(self.arriving)
+        if self.epoch is None:
+            return
+        if self.serving is not None:
+            assert self.epoch.weights.version > self.serving.version, "PU-2 (no regress)"
+        for name in self.epoch.members:
+            lane = self.lanes[name]
+            assert lane.phase is not Phase.GONE, lane
+            assert lane.target is None or lane.target is self.epoch.weights, lane

@@ -1,0 +1,112 @@
+"""What follows when an engine refuses, is silent, dies, or an epoch takes too long."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from milepost.actors.effects import Effect, Fail, Tell, Wake
+from milepost.actors.publisher.epochs import Epochs
+from milepost.actors.publisher.lanes import Lane, Phase
+from milepost.messages.supervisor import EventReported
+
+TRIES_MAX = 3
+AGAIN_S = 1.0
+
+
+@dataclass(slots=True)
+class Failures:
+    """Takes epochs back and engines out; see the module."""
+
+    epochs: Epochs
+    num_failed: int = 0
+
+    def lane_failed(self, lane: Lane, reason: str, now_s: float) -> list[Effect]:
+        """An engine refused a step: the epoch fails for all, or the engine is tried again."""
+        epoch = self.epochs.epoch
+        if epoch is not None and lane.engine in epoch.members:
+            return self.fail_epoch(reason, now_s)
+        return self.engine_silent(lane, reason, now_s)
+
+    def fail_epoch(self, reason: str, now_s: float) -> list[Effect]:
+        """ABORT: the old version goes on serving, on every engine (PU-4).
+
+        A version that is whole here is tried again a moment later, `TRIES_MAX` times in all.
+        """
+        epochs = self.epochs
+        assert epochs.epoch is not None
+        weights = epochs.epoch.weights
+        weights.num_failures += 1
+        self.num_failed += 1
+        said = f"epoch of version {weights.version} failed (try {weights.num_failures}): {reason}"
+        effects = [_event("epoch_failed", said), *epochs.abort(reason)]
+        if weights.num_failures < TRIES_MAX and weights.is_complete:
+            epochs.arriving.setdefault(weights.version, weights)
+            epochs.not_before_s = now_s + AGAIN_S
+            return [*effects, Wake("begin", epochs.not_before_s)]
+        if epochs.serving is None:
+            return [*effects, Fail(f"no engine could be brought to a first version; {said}")]
+        return [*effects, epochs.failed_word(weights.version, reason)]
+
+    def deadline(self, version: int, now_s: float) -> list[Effect]:
+        """The time for PREPARE and MOVE is over."""
+        epoch = self.epochs.epoch
+        if epoch is None or epoch.weights.version != version or epoch.is_activating:
+            return []
+        if self.epochs.is_held_up():
+            return []  # the hold has a lease of its own
+        have = f"{len(epoch.weights.buckets)} of {epoch.weights.ready.num_buckets} buckets came"
+        where = ", ".join(str(lane) for lane in self.epochs.lanes.values())
+        limit_s = self.epochs.settings.epoch_deadline_s
+        reason = f"version {version} did not reach every engine in {limit_s} s: {have}; {where}"
+        return self.fail_epoch(reason, now_s)
+
+    def engine_silent(self, lane: Lane, reason: str, now_s: float) -> list[Effect]:
+        """The engine is dead or stuck: the epoch goes on without it, and it is tried again."""
+        lane.num_failures += 1
+        if lane.num_failures > TRIES_MAX:
+            tries = lane.num_failures
+            return [Fail(f"{lane.engine} took no version in {tries} tries, the last: {reason}")]
+        effects = self._leave(lane, now_s)
+        lane.stop(Phase.GONE)
+        event = _event("engine_silent", f"{lane.engine} left: {reason}")
+        wake = Wake(f"again/{lane.engine}", now_s + AGAIN_S * 2**lane.num_failures)
+        return [*effects, event, wake]
+
+    def again_due(self, engine: str, now_s: float) -> list[Effect]:
+        """Try a silent engine again, unless it spoke up meanwhile."""
+        lane = self.epochs.lanes[engine]
+        return self.engine_ready(engine, now_s) if lane.phase is Phase.GONE else []
+
+    def engine_ready(self, engine: str, now_s: float) -> list[Effect]:
+        """An engine (re)started with nothing: first the published version, then the epoch's."""
+        lane = self.epochs.lanes.get(engine)
+        if lane is None:
+            known = ", ".join(self.epochs.lanes)
+            raise ValueError(f"engine {engine!r} is not in the topology, known are {known}")
+        effects = self._leave(lane, now_s)
+        lane.stop(Phase.IDLE)
+        lane.confirmed = None
+        return effects + self.epochs.reconcile(lane)
+
+    def engine_died(self, engine: str, now_s: float) -> list[Effect]:
+        """The supervisor replaces the engine. It speaks up when it is ready; its word may have
+        overtaken this news, so it is asked if nothing comes.
+        """
+        lane = self.epochs.lanes[engine]
+        effects = self._leave(lane, now_s)
+        lane.stop(Phase.GONE)
+        return [*effects, Wake(f"again/{engine}", now_s + self.epochs.settings.epoch_deadline_s)]
+
+    def _leave(self, lane: Lane, now_s: float) -> list[Effect]:
+        epoch = self.epochs.epoch
+        if epoch is None or lane.engine not in epoch.members:
+            return []
+        epoch.members.discard(lane.engine)
+        epoch.unproven.discard(lane.engine)
+        if epoch.is_activating and not epoch.members:
+            return self.fail_epoch("every engine left while it was activated", now_s)
+        return self.epochs.publish(now_s) if epoch.is_proven else []
+
+
+def _event(kind: str, said: str) -> Effect:
+    return Tell("supervisor", EventReported(source="publisher", kind=kind, text=said))
