@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from milepost.actors.effects import (
@@ -271,7 +272,7 @@ class Shell:
             progress=self._num_events,
             statistics={
                 **self._vitals.read(),
-                "bus": self._bus.statistics().to_dict(),
+                "bus": asdict(self._bus.statistics()),
                 "open_requests": len(self._requests),
                 "works": sorted(self._works),
                 **self._core.statistics(),
