@@ -1,0 +1,123 @@
+"""What a run left in its folder, read back: steps, evaluations, transcripts, the outcome."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import orjson
+from msgspec import Struct, convert
+from msgspec.json import Decoder
+
+from milepost.configs.load import load_topology
+from milepost.configs.topology import Topology
+from milepost.messages.evaluator import Evaluation, Transcript
+
+EVALUATION: Final = "evaluation"
+TRANSCRIPTS: Final = "transcripts.jsonl"
+
+
+class Step(Struct, frozen=True, kw_only=True):
+    """One step's metrics from all their sources."""
+
+    step: int
+    wall_s: float
+    """Seconds since training could begin: since the evaluation before it, else the first step."""
+    metrics: dict[str, float]
+
+
+class Record(Struct, frozen=True, kw_only=True):
+    """A run that has ended."""
+
+    folder: Path
+    topology: Topology
+    summary: dict[str, Any]
+    steps: tuple[Step, ...]
+    evaluations: tuple[Evaluation, ...]
+    """In order of their versions' evaluation."""
+    transcripts: tuple[Transcript, ...]
+
+    @property
+    def before(self) -> Evaluation | None:
+        """The first evaluation, if there are two."""
+        return self.evaluations[0] if len(self.evaluations) > 1 else None
+
+    @property
+    def after(self) -> Evaluation | None:
+        """The last evaluation, if there is one."""
+        return self.evaluations[-1] if self.evaluations else None
+
+    @property
+    def success_name(self) -> str:
+        """Metric of a step that counts successes."""
+        data = self.topology.data
+        return f"rollout/{data.success_metric if data else 'solved'}"
+
+    def curve(self, name: str) -> list[tuple[int, float, float]]:
+        """(step, seconds, value) of every step that has the metric."""
+        return [(s.step, s.wall_s, s.metrics[name]) for s in self.steps if name in s.metrics]
+
+
+def read_record(folder: Path) -> Record:
+    """Read a run's folder.
+
+    Raises:
+        FileNotFoundError: no summary.json or topology.toml: no run has ended here.
+        ConfigError: topology.toml cannot be read.
+        msgspec.ValidationError: an evaluation or a transcript is of another shape.
+    """
+    summary = orjson.loads((folder / "summary.json").read_bytes())
+    return Record(
+        folder=folder,
+        topology=load_topology(str(folder.absolute() / "topology.toml")),
+        summary=summary,
+        steps=tuple(merge_steps(read_lines(folder / "metrics.jsonl"))),
+        evaluations=tuple(_read_evaluations(folder / "events.jsonl")),
+        transcripts=tuple(_read_transcripts(folder / TRANSCRIPTS)),
+    )
+
+
+def read_lines(path: Path) -> Iterator[dict[str, Any]]:
+    """Objects of a JSONL file; a last line that a killed run left half written is skipped."""
+    if not path.is_file():
+        return
+    for line in path.read_bytes().splitlines(keepends=True):
+        if line.endswith(b"\n") and line.strip():
+            yield orjson.loads(line)
+
+
+def merge_steps(lines: Iterator[dict[str, Any]]) -> Iterator[Step]:
+    """One `Step` a step, in order; what a resumed run wrote again replaces the older line.
+
+    A step's time is the trainer's; an evaluation of the same version is recorded later.
+    """
+    metrics: dict[int, dict[str, float]] = {}
+    times: dict[int, float] = {}
+    for line in lines:
+        step = int(line["step"])
+        values = {name: float(value) for name, value in line.items() if _is_metric(name, value)}
+        metrics.setdefault(step, {}).update(values)
+        if step not in times or str(line["source"]).startswith("trainer"):
+            times[step] = float(line["time"])
+    start = times[min(times)] if times else 0.0
+    for step in sorted(metrics):
+        yield Step(step=step, wall_s=times[step] - start, metrics=metrics[step])
+
+
+def _is_metric(name: str, value: object) -> bool:
+    return "/" in name and isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _read_evaluations(path: Path) -> Iterator[Evaluation]:
+    # Not from summary.json: that of a resumed run begins with the resume.
+    for event in read_lines(path):
+        if event["kind"] == EVALUATION:
+            yield convert(event["values"], Evaluation)
+
+
+def _read_transcripts(path: Path) -> Iterator[Transcript]:
+    decoder = Decoder(Transcript)
+    if path.is_file():
+        lines = path.read_bytes().splitlines(keepends=True)
+        yield from (decoder.decode(line) for line in lines if line.endswith(b"\n"))

@@ -1,0 +1,76 @@
+"""Reading a run's folder back: it must survive resumes, kills, and metrics without a value."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from milepost.launch.report.record import merge_steps, read_lines, read_record
+
+
+def line(step: int, time: float, source: str = "trainer-0", **metrics: Any) -> dict[str, Any]:
+    named = {name.replace("_", "/", 1): value for name, value in metrics.items()}
+    return {"step": step, "time": time, "source": source, **named}
+
+
+def test_a_record_has_the_curve_the_evaluations_and_the_conversations(run_folder: Path) -> None:
+    record = read_record(run_folder)
+    curve = record.curve(record.success_name)
+    assert len(curve) == 80
+    assert curve[0][0] == 1
+    assert record.before is not None
+    assert record.after is not None
+    assert (record.before.version, record.after.version) == (0, 80)
+    assert [talk.version for talk in record.transcripts] == [0, 80]
+
+
+def test_time_counts_from_the_evaluation_before_and_not_from_the_one_after(
+    run_folder: Path,
+) -> None:
+    """The last version is evaluated after its step: that must not stretch the last step."""
+    curve = read_record(run_folder).curve("rollout/solved")
+    assert curve[0][1] == pytest.approx(0.6)
+    assert curve[-1][1] == pytest.approx(24.3)
+
+
+def test_sources_of_one_step_are_merged_and_a_resumed_step_replaces_the_older() -> None:
+    lines = [
+        line(1, 10.0, train_loss=1.0),
+        line(1, 10.5, source="buffer", rollout_queue=3.0),
+        line(2, 11.0, train_loss=0.9),
+        line(2, 60.0, train_loss=0.8),
+    ]
+    first, second = merge_steps(iter(lines))
+    assert first.metrics == {"train/loss": 1.0, "rollout/queue": 3.0}
+    assert (second.metrics, second.wall_s) == ({"train/loss": 0.8}, 50.0)
+
+
+def test_a_metric_without_a_value_is_left_out_of_curves() -> None:
+    (step,) = merge_steps(iter([line(1, 1.0, train_loss=None, train_lr=0.1)]))
+    assert step.metrics == {"train/lr": 0.1}
+
+
+def test_half_a_last_line_is_what_a_killed_run_leaves(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    path.write_bytes(b'{"step": 1}\n\n{"step": 2}\n{"ste')
+    assert list(read_lines(path)) == [{"step": 1}, {"step": 2}]
+    assert list(read_lines(tmp_path / "no such file")) == []
+
+
+def test_evaluations_of_a_resumed_run_begin_with_its_first_start(run_folder: Path) -> None:
+    """summary.json of the second part knows nothing of the evaluation before the first."""
+    summary = json.loads((run_folder / "summary.json").read_text())
+    (run_folder / "summary.json").write_text(json.dumps({**summary, "scores": {"all": []}}))
+    record = read_record(run_folder)
+    assert record.before is not None
+    assert record.before.version == 0
+
+
+def test_a_folder_without_a_run_is_no_record(tmp_path: Path) -> None:
+    reading: Callable[[Path], object] = read_record
+    with pytest.raises(FileNotFoundError):
+        reading(tmp_path)
