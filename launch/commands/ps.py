@@ -71,7 +71,7 @@ def lines_of(run_facts: Mapping[str, Any], actors: Sequence[Mapping[str, Any]]) 
 
 def _row(actor: Mapping[str, Any]) -> tuple[str, ...]:
     figures = actor["statistics"]
-    loop_ms = figures.get("loop_delay_ms", {}).get("p99")
+    loop_ms = figures.get("bus", {}).get("loop", {}).get("p99_ms")
     return (
         actor["actor"],
         actor["state"] + (" *" if actor["finished"] else ""),

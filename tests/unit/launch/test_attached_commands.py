@@ -1,0 +1,149 @@
+"""What the attached commands make of a snapshot: lines are compared, no run is needed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from milepost.launch.attach import NotServed
+from milepost.launch.commands import ps, queues, why
+from milepost.launch.commands.tail import whole_lines
+from milepost.launch.tables import LEFT, RIGHT, seconds, table
+
+RUN: dict[str, Any] = {
+    "name": "tiny",
+    "phase": "running",
+    "phase_s": 75.0,
+    "step": 12,
+    "steps": 40,
+    "folder": "runs/tiny",
+    "waiting": "",
+}
+
+
+def mailbox(**changed: object) -> dict[str, Any]:
+    names = ("depth", "peak", "senders", "blocked_senders", "received", "handled", "duplicates")
+    rest = ("gaps", "skipped", "refused")
+    return {**dict.fromkeys((*names, *rest), 0), "max": 4096, "oldest_age_s": 0.0, **changed}
+
+
+def link(peer: str, **changed: object) -> dict[str, Any]:
+    names = ("depth", "peak", "unacked", "sent", "retries", "failed")
+    zeros = dict.fromkeys(names, 0)
+    return {"peer": peer, "problem": "", "window": 256, "oldest_age_s": 0.0, **zeros, **changed}
+
+
+def actor(name: str, **changed: object) -> dict[str, Any]:
+    return {
+        "actor": name,
+        "state": "running",
+        "state_s": 70.0,
+        "pid": 4711,
+        "restarts": 0,
+        "heard_s": 0.4,
+        "progress_s": 0.4,
+        "working_on": "waits for a batch since 3 s",
+        "finished": False,
+        "statistics": {},
+        **changed,
+    }
+
+
+def bus(box: dict[str, Any], *links: dict[str, Any]) -> dict[str, Any]:
+    return {"bus": {"mailbox": box, "links": list(links), "loop": {"p99_ms": 1.26}}}
+
+
+def test_ps_is_one_line_an_actor() -> None:
+    busy = {"rss_mib": 512.3, "cpu_share": 0.97, **bus(mailbox())}
+    actors = [
+        actor("trainer-0", statistics=busy, finished=True),
+        actor("engine-0", state="new", pid=0, heard_s=None, working_on="starts", restarts=2),
+    ]
+    assert ps.lines_of(RUN, actors) == [
+        "tiny  running for 75.0s  step 12 of 40  runs/tiny",
+        "",
+        "actor      state       pid    for  heard  again  memory   cpu  loop p99  doing",
+        (
+            "trainer-0  running *  4711  70.0s   0.4s      0     512  0.97       1.3"
+            "  waits for a batch since 3 s"
+        ),
+        "engine-0   new           -  70.0s      -      2       -     -         -  starts",
+    ]
+
+
+def test_why_puts_the_silent_first_and_shows_the_last_troubles() -> None:
+    actors = [actor("trainer-0"), actor("engine-0", heard_s=12.0, working_on="decodes batch 3")]
+    events = [
+        {"source": "supervisor", "kind": "begun", "text": "all actors are ready"},
+        {"source": "agent-0", "kind": "restarted", "text": "agent-0 exited with code 1"},
+    ]
+    assert list(why.lines_of(RUN, why.chosen(actors, None), events)) == [
+        "tiny is running for 75.0s",
+        "! engine-0 (running, silent for 12.0s): decodes batch 3",
+        "  trainer-0 (running): waits for a batch since 3 s",
+        "  agent-0 restarted: agent-0 exited with code 1",
+    ]
+
+
+def test_why_of_an_unknown_actor_names_the_known_ones() -> None:
+    with pytest.raises(NotServed, match="no actor 'engine', there are: engine-0"):
+        why.chosen([actor("engine-0")], "engine")
+
+
+def test_queues_show_what_is_full_with_rates_of_each_actors_own_clock() -> None:
+    """Heartbeats come when they come; a rate is over the sender's time, not the reader's."""
+    early = bus(mailbox(received=10, handled=10), link("trainer-0", sent=100, unacked=10))
+    late = bus(
+        mailbox(received=14, handled=12, depth=2, oldest_age_s=4.1, gaps=1),
+        link("trainer-0", sent=340, unacked=256, depth=3, peak=5, oldest_age_s=31.2),
+        link("engine-0"),
+        link("agent-0", sent=1, problem="no mailbox there", retries=7),
+    )
+    first = [actor("session-0", statistics={**early, "uptime_s": 10.0})]
+    second = [actor("session-0", statistics={**late, "uptime_s": 12.0})]
+    spent_s = queues.between(first, second)
+    found = queues.with_rates(queues.queues_of(first), queues.queues_of(second), spent_s)
+    assert queues.lines_of(found) == [
+        "queue                   depth   max  peak  oldest   in/s  out/s  state",
+        "session-0 -> trainer-0    259   256     5   31.2s  120.0    0.0  BLOCKED 3",
+        (
+            "session-0 -> agent-0        0   256     0    0.0s    0.0    0.0"
+            "  BROKEN: no mailbox there, 7 repeated"
+        ),
+        "inbox of session-0          2  4096     0    4.1s    2.0    1.0  ok, 1 gaps",
+    ]
+
+
+def test_an_actor_that_began_again_has_no_rate_yet() -> None:
+    first = [actor("engine-0", statistics={**bus(mailbox(received=500)), "uptime_s": 90.0})]
+    second = [actor("engine-0", statistics={**bus(mailbox(received=3)), "uptime_s": 1.0})]
+    spent_s = queues.between(first, second)
+    (queue,) = queues.with_rates(queues.queues_of(first), queues.queues_of(second), spent_s)
+    assert (queue.num_in, queue.in_per_s) == (3, 0.0)
+
+
+def test_lines_are_whole_however_the_pieces_are_cut() -> None:
+    rest, lines = b"", []
+    for piece in (b"one\ntw", b"o", b"\n", b"three"):
+        found, rest = whole_lines(rest, piece)
+        lines += found
+    assert (lines, rest) == (["one", "two"], b"three")
+
+
+def test_tables_align_and_keep_the_last_column_free() -> None:
+    assert table(
+        (("a", LEFT), ("n", RIGHT), ("text", LEFT)), [("xx", "100", ""), ("y", "7", "z")]
+    ) == [
+        "a     n  text",
+        "xx  100",
+        "y     7  z",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(None, "-"), (0.04, "0.0s"), (99.94, "99.9s"), (100.0, "2m"), (7200.0, "2.0h")],
+)
+def test_times_have_three_digits(value: float | None, text: str) -> None:
+    assert seconds(value) == text
