@@ -11,8 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
 
 from milepost.actors.engine.embedded.cache import KeyValueCache
 
@@ -42,7 +42,7 @@ class DecodeGroup:
         rows, kv_heads, length, head_dim = keys.shape
         blocks = queries.reshape(rows, kv_heads, -1, head_dim)
         bias = self.bias.expand(rows, 1, blocks.shape[2], length)
-        mixed = F.scaled_dot_product_attention(blocks, keys, self.values[layer], attn_mask=bias)
+        mixed = scaled_dot_product_attention(blocks, keys, self.values[layer], attn_mask=bias)
         return mixed.reshape(rows, -1)
 
 
@@ -83,7 +83,7 @@ class PrefillGroup:
             # The fused CUDA kernels that take a bias want one key head for each query head.
             share = heads // keys.shape[1]
             keys, values = (x.repeat_interleave(share, dim=1) for x in (keys, values))
-        result = F.scaled_dot_product_attention(
+        result = scaled_dot_product_attention(
             blocks.transpose(1, 2),
             keys,
             values,

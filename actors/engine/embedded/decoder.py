@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
+from torch.nn.functional import embedding, linear, rms_norm, silu
 
 from milepost.actors.engine.embedded.attention import DecodeGroup, PrefillGroup, attend
 from milepost.actors.engine.embedded.cache import KeyValueCache
@@ -69,7 +69,7 @@ class Decoder:
             routes: when given, gets int64 [N, k] expert ids of each sparse layer.
         """
         cosine, signed_sine = self._table.index_select(0, batch.positions).unbind(1)
-        state = F.embedding(batch.ids, weights.embedding)
+        state = embedding(batch.ids, weights.embedding)
         for index, layer in enumerate(weights.layers):
             mixed = self._attention(index, layer, state, batch, cosine, signed_sine)
             state.addmm_(mixed, layer.output_t)
@@ -78,7 +78,7 @@ class Decoder:
 
     def logits(self, weights: Parameters, states: Tensor) -> Tensor:
         """float32 [M, vocab] of hidden states [M, hidden]."""
-        return F.linear(self._norm(states, weights.final_norm), weights.head).float()
+        return linear(self._norm(states, weights.final_norm), weights.head).float()
 
     def _attention(
         self,
@@ -90,7 +90,7 @@ class Decoder:
         signed_sine: Tensor,
     ) -> Tensor:
         shape = self._shape
-        qkv = F.linear(self._norm(state, layer.input_norm), layer.qkv)
+        qkv = linear(self._norm(state, layer.input_norm), layer.qkv)
         turning = qkv[:, : self._turning * shape.head_dim].view(-1, self._turning, shape.head_dim)
         heads = turning if layer.qk_norm is None else self._head_norm(turning, layer.qk_norm)
         # Back into place, so that keys lie beside values and one write caches both.
@@ -107,8 +107,8 @@ class Decoder:
         normed = self._norm(state, layer.post_norm)
         weights = layer.feed_forward
         if isinstance(weights, DenseWeights):
-            gate, up = F.linear(normed, weights.gate_up).chunk(2, dim=-1)
-            state.addmm_(F.silu(gate).mul_(up), weights.down.t())
+            gate, up = linear(normed, weights.gate_up).chunk(2, dim=-1)
+            state.addmm_(silu(gate).mul_(up), weights.down.t())
             return
         assert self._shape.experts is not None, "experts without a shape"
         chosen, shares = route(normed, weights.router, self._shape.experts)
@@ -120,10 +120,10 @@ class Decoder:
         """Root mean square norm (Zhang and Sennrich 2019, arXiv:1910.07467)."""
         epsilon = self._shape.norm_epsilon
         if self._exact_norm:
-            return F.rms_norm(state, weight.shape, weight, epsilon)
+            return rms_norm(state, weight.shape, weight, epsilon)
         # The reference rounds to bfloat16 before it applies the weight.
-        return F.rms_norm(state, weight.shape, None, epsilon) * weight
+        return rms_norm(state, weight.shape, None, epsilon) * weight
 
     def _head_norm(self, heads: Tensor, weight: Tensor) -> Tensor:
-        normed = F.rms_norm(heads, heads.shape[-1:], None, self._shape.norm_epsilon)
+        normed = rms_norm(heads, heads.shape[-1:], None, self._shape.norm_epsilon)
         return normed * weight

@@ -181,7 +181,7 @@ class EmbeddedEngine:
         """Tokens of prompt and reply so far, between steps."""
         if reply.row >= 0 and self._rows.decoding[reply.row]:
             return int(self._rows.kv_length[reply.row]) + 1
-        return reply.tokens.shape[0]
+        return len(reply.tokens)
 
     def _finish(self, reply: Reply, reason: FinishReason) -> Finished:
         row, start = reply.row, reply.prompt_length

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
+from torch.nn.functional import linear, silu
 
 from milepost.actors.engine.embedded.parameters import ExpertWeights
 from milepost.actors.engine.embedded.shape import ExpertsShape
@@ -21,7 +21,7 @@ def route(hidden: Tensor, router: Tensor, shape: ExpertsShape) -> tuple[Tensor, 
     Returns:
         int64 [N, k] expert ids, likeliest first, and shares [N, k] in the dtype of `hidden`.
     """
-    probabilities = torch.softmax(F.linear(hidden, router), dim=-1, dtype=torch.float32)
+    probabilities = torch.softmax(linear(hidden, router), dim=-1, dtype=torch.float32)
     shares, chosen = torch.topk(probabilities, shape.experts_per_token, dim=-1)
     if shape.normalize:
         shares = shares / shares.sum(dim=-1, keepdim=True)
@@ -45,8 +45,8 @@ def mix_experts(hidden: Tensor, chosen: Tensor, shares: Tensor, weights: ExpertW
         if count == 0:
             continue
         rows = slice(start, start + count)
-        gate, up = F.linear(inputs[rows], weights.gate_up[expert]).chunk(2, dim=-1)
-        outputs[rows] = F.linear(F.silu(gate) * up, weights.down[expert])
+        gate, up = linear(inputs[rows], weights.gate_up[expert]).chunk(2, dim=-1)
+        outputs[rows] = linear(silu(gate) * up, weights.down[expert])
         start += count
     outputs *= shares.flatten().index_select(0, order)[:, None]
     return torch.zeros_like(hidden).index_add_(0, tokens, outputs)

@@ -154,14 +154,14 @@ class Parameters:
         q_rows, kv_rows = shape.num_heads * head_dim, shape.num_kv_heads * head_dim
         qkv = self._tensor(q_rows + 2 * kv_rows, hidden)
         for name, rows in zip(
-            ("q_proj", "k_proj", "v_proj"), qkv.split((q_rows, kv_rows, kv_rows)), strict=True
+            ("q_proj", "k_proj", "v_proj"), _split(qkv, q_rows, kv_rows, kv_rows), strict=True
         ):
             self._windows[f"{attention}.{name}.weight"] = rows
         output = self._named(hidden, q_rows, name=f"{attention}.o_proj.weight")
         qk_norm = None
         if shape.qk_norm:
             qk_norm = self._tensor(shape.num_heads + shape.num_kv_heads, head_dim)
-            heads = qk_norm.split((shape.num_heads, shape.num_kv_heads))
+            heads = _split(qk_norm, shape.num_heads, shape.num_kv_heads)
             for name, rows in zip(("q_norm", "k_norm"), heads, strict=True):
                 self._windows[f"{attention}.{name}.weight"] = rows
                 self._spread.add(f"{attention}.{name}.weight")
@@ -182,7 +182,7 @@ class Parameters:
 
     def _dense(self, prefix: str, hidden: int, width: int) -> DenseWeights:
         gate_up = self._tensor(2 * width, hidden)
-        gate, up = gate_up.split((width, width))
+        gate, up = _split(gate_up, width, width)
         self._windows[f"{prefix}.gate_proj.weight"] = gate
         self._windows[f"{prefix}.up_proj.weight"] = up
         down = self._named(hidden, width, name=f"{prefix}.down_proj.weight")
@@ -194,7 +194,7 @@ class Parameters:
         gate_up = self._tensor(count, 2 * width, hidden)
         down = self._tensor(count, hidden, width)
         for expert in range(count):
-            gate, up = gate_up[expert].split((width, width))
+            gate, up = _split(gate_up[expert], width, width)
             self._windows[f"{prefix}.experts.{expert}.gate_proj.weight"] = gate
             self._windows[f"{prefix}.experts.{expert}.up_proj.weight"] = up
             self._windows[f"{prefix}.experts.{expert}.down_proj.weight"] = down[expert]
@@ -204,3 +204,9 @@ class Parameters:
 def _as_array(tensor: Tensor) -> NDArray[Any]:
     # NumPy has no bfloat16; its bits pass as uint16.
     return (tensor.view(torch.uint16) if tensor.dtype == torch.bfloat16 else tensor).numpy()
+
+
+def _split(tensor: Tensor, *sizes: int) -> list[Tensor]:
+    """Views of consecutive blocks of the first dimension."""
+    starts = [sum(sizes[:index]) for index in range(len(sizes))]
+    return [tensor[start : start + size] for start, size in zip(starts, sizes, strict=True)]

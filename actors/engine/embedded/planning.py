@@ -79,9 +79,7 @@ class Planner:
         prefill_tokens_max: most prompt tokens of one step.
     """
 
-    def __init__(
-        self, scheduler: Scheduler, cache: KeyValueCache, prefill_tokens_max: int
-    ) -> None:
+    def __init__(self, scheduler: Scheduler, cache: KeyValueCache, prefill_tokens_max: int) -> None:
         self._scheduler, self._cache = scheduler, cache
         self._prefill_tokens_max = prefill_tokens_max
         self._row_starts = np.arange(scheduler.rows.slots) * cache.num_positions
@@ -123,7 +121,7 @@ class Planner:
 
     def _num_left(self) -> int:
         """Tokens that prefill would add to the pass, as far as it matters."""
-        left = sum(seq.tokens.shape[0] - seq.computed for seq in self._scheduler.prefilling)
+        left = sum(len(seq.tokens) - seq.computed for seq in self._scheduler.prefilling)
         return min(left, self._prefill_tokens_max)
 
     def _cut_chunks(self, offset: int) -> tuple[Chunk, ...]:

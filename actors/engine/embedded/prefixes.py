@@ -93,4 +93,5 @@ def _first_difference(rows: NDArray[np.int32], tokens: NDArray[np.int32]) -> NDA
     # A column that always differs: argmax then finds the end of rows that are the same throughout.
     differs = np.ones((count, length + 1), np.bool_)
     np.not_equal(rows, tokens, out=differs[:, :length])
-    return differs.argmax(axis=1)
+    first: NDArray[np.int64] = differs.argmax(axis=1)
+    return first

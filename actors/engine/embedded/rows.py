@@ -51,7 +51,8 @@ class Cohort:
     def is_stop(self, ids: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Where int64 [M] `ids` are stop ids of their rows."""
         if self.stops.shape[1] == 1:
-            return self.stops[:, 0] == ids
+            same: NDArray[np.bool_] = self.stops[:, 0] == ids
+            return same
         hits: NDArray[np.bool_] = (self.stops == ids[:, None]).any(axis=1)
         return hits
 
@@ -215,8 +216,9 @@ class Rows:
         self.logprobs[rows, positions] = sampled.logprobs
         self.current[rows] = ids
         is_full: NDArray[np.bool_] = positions + 1 >= cohort.ends
-        is_nan = sampled.logprobs != sampled.logprobs  # noqa: PLR0124 - true of NaN only
-        return is_full | is_nan | cohort.is_stop(ids)
+        is_nan: NDArray[np.bool_] = np.isnan(sampled.logprobs)
+        over: NDArray[np.bool_] = is_full | is_nan | cohort.is_stop(ids)
+        return over
 
     def _set_reply(self, row: int, reply: Reply) -> None:
         sampling = reply.order.sampling

@@ -55,7 +55,7 @@ class Scheduler:
     @property
     def num_running(self) -> int:
         """Sequences in rows."""
-        return len(self.prefilling) + self.decoding.shape[0]
+        return len(self.prefilling) + len(self.decoding)
 
     def has_work(self) -> bool:
         """Whether a step would compute anything."""

@@ -62,7 +62,7 @@ class Reply(Sequence):
     @property
     def prompt_length(self) -> int:
         """Tokens that were given."""
-        return self.order.token_ids.shape[0]
+        return len(self.order.token_ids)
 
     def begin_version(self, num_generated: int, version: int) -> None:
         """Tokens from `num_generated` on are sampled under `version`."""

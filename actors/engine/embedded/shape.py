@@ -100,7 +100,9 @@ def shape_from_config(config: dict[str, Any]) -> ModelShape:
         raise UnsupportedModelError(f"model_type {model_type!r} is not one of {known}")
     for key, wanted in _WANTED.items():
         if config.get(key, wanted) != wanted:
-            raise UnsupportedModelError(f"{model_type} with {key} = {config[key]!r} is not computed")
+            raise UnsupportedModelError(
+                f"{model_type} with {key} = {config[key]!r} is not computed"
+            )
     num_heads = int(config["num_attention_heads"])
     hidden_size = int(config["hidden_size"])
     num_layers = int(config["num_hidden_layers"])
@@ -158,7 +160,9 @@ def _rope(config: dict[str, Any]) -> RopeShape:
     if kind not in ROPE_TYPES:
         raise UnsupportedModelError(f"rope type {kind!r} is not one of {', '.join(ROPE_TYPES)}")
     if rope.get("partial_rotary_factor", 1.0) != 1.0:
-        raise UnsupportedModelError(f"partial_rotary_factor {rope['partial_rotary_factor']} is not 1")
+        raise UnsupportedModelError(
+            f"partial_rotary_factor {rope['partial_rotary_factor']} is not 1"
+        )
     if rope.get("mscale") or rope.get("mscale_all_dim"):
         raise UnsupportedModelError("yarn with mscale is not computed, use attention_factor")
     theta = rope.get("rope_theta") or config.get("rope_theta") or 10000.0

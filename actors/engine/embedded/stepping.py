@@ -107,7 +107,7 @@ class Stepper:
         sequence.computed = chunk.end
         kv_length = self._rows.kv_length
         kv_length[sequence.row] = max(int(kv_length[sequence.row]), chunk.end)
-        return chunk.end == sequence.tokens.shape[0]
+        return chunk.end == len(sequence.tokens)
 
     def _score(self, weights: Parameters, row: ScoredRow, chunk: Chunk, states: Tensor) -> None:
         """Log-probs of the tokens that follow the chunk's tokens."""

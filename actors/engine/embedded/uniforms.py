@@ -34,7 +34,7 @@ def uniforms(keys: NDArray[np.uint64], positions: NDArray[np.int64]) -> NDArray[
         positions: int64 [M].
     """
     mixed = _mix(keys + positions.view(np.uint64) * _GOLDEN)
-    return (mixed >> np.uint64(64 - _BITS)) * 2.0**-_BITS
+    return (mixed >> np.uint64(64 - _BITS)).astype(np.float64) * np.float64(2.0**-_BITS)
 
 
 def _mix(state: NDArray[np.uint64]) -> NDArray[np.uint64]:

@@ -1,0 +1,253 @@
+"""The engine actor: who asked for what, and which version serves.
+
+Owns: requests in flight, the state of the weight epoch.
+Receives: generate, score, abort, forget from sessions (and the publisher's canary); epoch orders.
+Sends: replies; EngineReady to the publisher.
+Invariants:
+    EN-1, EN-2: see `epochs`.
+    EN-3 (one answer): every request gets exactly one answer, and none before a version serves.
+    EN-4 (bounded): no more than `requests_max` requests are in flight.
+Starts: empty, serving nothing; says so to the publisher.
+Dies: when the backend fails.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from milepost.actors.arrays import from_bulk, to_bulk
+from milepost.actors.effects import Effect, Event, Fail, Received, Reply, Request, Tell, WorkDone
+from milepost.actors.engine.epochs import Epochs
+from milepost.actors.engine.interface import (
+    OUTCOMES,
+    AbortOrder,
+    EngineFacts,
+    Finished,
+    ForgetOrder,
+    GenerateOrder,
+    Rejected,
+    ScoreFinished,
+    ScoreOrder,
+)
+from milepost.messages.bulk import Bulk
+from milepost.messages.engine import (
+    AbortEpoch,
+    AbortRequests,
+    ActivateEpoch,
+    ForgetSessions,
+    Generate,
+    Generated,
+    GenerateRefused,
+    PrepareEpoch,
+    Score,
+    Scored,
+    WeightBucket,
+)
+from milepost.messages.publisher import EngineReady
+from milepost.messages.shared import Message
+from milepost.messages.supervisor import Drain, Drained, PeerRestarted
+
+
+@dataclass(frozen=True, slots=True)
+class _InFlight:
+    request: Request
+    request_id: str
+    """As the asker called it; empty for scores."""
+    since_s: float
+
+
+class Engine:
+    """See the module.
+
+    Args:
+        name: process name.
+        publisher: process name of the publisher; empty without one.
+        facts: of the backend.
+        requests_max: most requests in flight.
+    """
+
+    def __init__(self, name: str, publisher: str, facts: EngineFacts, requests_max: int) -> None:
+        self._name, self._publisher = name, publisher
+        self._facts, self._requests_max = facts, requests_max
+        self._epochs = Epochs(facts.manifest)
+        self._in_flight: dict[str, _InFlight] = {}
+        self._drains: list[Request] = []
+        self._num_scores = 0
+        self._num_finished = 0
+        self._num_refused = 0
+        self._now_s = 0.0
+
+    def start(self, now_s: float) -> list[Effect]:
+        """Ask for weights."""
+        self._now_s = now_s
+        if not self._publisher:
+            return []
+        return [Tell(self._publisher, EngineReady(engine=self._name))]
+
+    def handle(self, event: Event, now_s: float) -> list[Effect]:
+        """The one door."""
+        self._now_s = now_s
+        match event:
+            case Received(source, message, request):
+                effects = self._received(source, message, request)
+            case WorkDone(key, result, error) if key == OUTCOMES:
+                effects = self._ended(result, error)
+            case WorkDone(key, result, error):
+                effects = self._epochs.done(key, result, error)
+            case _:
+                # Our only Tell is EngineReady: a publisher that is gone asks when it is back.
+                effects = []
+        return effects + self._drained()
+
+    def validate(self) -> None:
+        """Assert every invariant."""
+        self._epochs.validate()
+        assert len(self._in_flight) <= self._requests_max, "EN-4: more requests than the limit"
+        assert self._epochs.version is not None or not self._in_flight, (
+            "EN-3: a request is in flight before any version serves"
+        )
+
+    def statistics(self) -> dict[str, object]:
+        """Numbers for the heartbeat."""
+        return {
+            "serving": self._epochs.version,
+            "requests_in_flight": len(self._in_flight),
+            "requests_finished": self._num_finished,
+            "requests_refused": self._num_refused,
+            "weights_activated": self._epochs.num_activated,
+            "last_pause_s": self._epochs.last_pause_s,
+        }
+
+    def working_on(self) -> str:
+        """Versions and requests, with the age of the oldest."""
+        text = str(self._epochs)
+        if not self._in_flight:
+            return f"{text}, waits for requests"
+        oldest_id, oldest = min(self._in_flight.items(), key=lambda item: item[1].since_s)
+        age_s = self._now_s - oldest.since_s
+        return f"{text}, {len(self._in_flight)} requests, oldest {oldest_id} for {age_s:.1f} s"
+
+    # ---- messages ------------------------------------------------------------------------
+
+    def _received(self, source: str, message: Message, request: Request | None) -> list[Effect]:
+        match message:
+            case AbortRequests():
+                return [AbortOrder("abort", message.request_ids, message.session_ids)]
+            case ForgetSessions():
+                return [ForgetOrder("forget", message.session_ids)]
+            case AbortEpoch():
+                return self._epochs.abort(message, request)
+            case PeerRestarted():
+                return self._peer_restarted(message.actor)
+        assert request is not None, f"{source} told {type(message).__name__}, it must be asked"
+        match message:
+            case Generate():
+                return self._generate(message, request)
+            case Score():
+                return self._score(message, request)
+            case PrepareEpoch():
+                return self._epochs.prepare(message, request)
+            case WeightBucket():
+                return self._epochs.bucket(message, request)
+            case ActivateEpoch():
+                return self._epochs.activate(message, request)
+            case Drain():
+                self._drains.append(request)
+                return []
+            case _:
+                raise TypeError(f"{self._name} was told {type(message).__name__} by {source}")
+
+    def _generate(self, message: Generate, request: Request) -> list[Effect]:
+        request_id = message.request_id
+        if busy := self._unready(message.version_min):
+            return [self._refuse(request, request_id, busy, retry=True)]
+        if request_id in self._in_flight:
+            reason = f"request {request_id} is in flight already"
+            return [self._refuse(request, request_id, reason, retry=False)]
+        if fault := _row_fault(message.token_ids):
+            return [self._refuse(request, request_id, fault, retry=False)]
+        self._in_flight[request_id] = _InFlight(request, request_id, self._now_s)
+        token_ids = from_bulk(message.token_ids)
+        return [GenerateOrder(request_id, message.session_id, token_ids, message.sampling)]
+
+    def _score(self, message: Score, request: Request) -> list[Effect]:
+        if busy := self._unready(0):
+            return [self._refuse(request, "", busy, retry=True)]
+        for row in message.rows:
+            if fault := _row_fault(row):
+                return [self._refuse(request, "", fault, retry=False)]
+        self._num_scores += 1
+        key = f"score/{self._num_scores}"
+        self._in_flight[key] = _InFlight(request, "", self._now_s)
+        rows = tuple(from_bulk(row) for row in message.rows)
+        return [ScoreOrder(key, rows, message.temperature, message.use_cache)]
+
+    def _unready(self, version_min: int) -> str:
+        """Why nothing can be computed now; empty when it can."""
+        version = self._epochs.version
+        if version is None:
+            return f"{self._name} serves no version yet"
+        if version < version_min:
+            return f"{self._name} serves version {version}, at least {version_min} is asked for"
+        if len(self._in_flight) >= self._requests_max:
+            return f"{self._name} has {self._requests_max} requests in flight, its limit"
+        return ""
+
+    def _peer_restarted(self, actor: str) -> list[Effect]:
+        """Nobody waits for the answers of a process that died."""
+        lost = [key for key, entry in self._in_flight.items() if entry.request.source == actor]
+        effects: list[Effect] = [AbortOrder("abort", tuple(lost))] if lost else []
+        if actor == self._publisher:
+            effects += self._epochs.forget()
+        return effects
+
+    # ---- outcomes ------------------------------------------------------------------------
+
+    def _ended(self, result: object, error: str) -> list[Effect]:
+        if error:
+            return [Fail(f"{self._name} stopped computing: {error}")]
+        assert isinstance(result, tuple), f"outcomes are {type(result).__name__}"
+        return [self._answer(outcome) for outcome in result]
+
+    def _answer(self, outcome: Finished | ScoreFinished | Rejected) -> Reply:
+        entry = self._in_flight.pop(outcome.key)
+        self._num_finished += 1
+        match outcome:
+            case Finished():
+                return Reply(entry.request, _generated(outcome))
+            case ScoreFinished(_, logprobs, version):
+                rows = tuple(to_bulk(row) for row in logprobs)
+                return Reply(entry.request, Scored(logprobs=rows, version=version))
+            case Rejected(_, reason):
+                self._num_finished -= 1
+                return self._refuse(entry.request, entry.request_id, reason, retry=False)
+
+    def _refuse(self, request: Request, request_id: str, reason: str, *, retry: bool) -> Reply:
+        self._num_refused += 1
+        return Reply(request, GenerateRefused(request_id=request_id, reason=reason, retry=retry))
+
+    def _drained(self) -> list[Effect]:
+        if self._in_flight or self._epochs.is_switching:
+            return []
+        drains, self._drains = self._drains, []
+        return [Reply(request, Drained(actor=self._name)) for request in drains]
+
+
+def _generated(outcome: Finished) -> Generated:
+    top_ids, top_logprobs = outcome.top_token_ids, outcome.top_logprobs
+    return Generated(
+        request_id=outcome.key,
+        token_ids=to_bulk(outcome.token_ids),
+        logprobs=to_bulk(outcome.logprobs),
+        spans=outcome.spans,
+        finish_reason=outcome.finish_reason,
+        cached_tokens=outcome.cached_tokens,
+        top_token_ids=None if top_ids is None else to_bulk(top_ids),
+        top_logprobs=None if top_logprobs is None else to_bulk(top_logprobs),
+    )
+
+
+def _row_fault(row: Bulk) -> str:
+    if row.dtype != "int32" or len(row.shape) != 1:
+        return f"token ids are {row}, int32 [T] is expected"
+    return ""

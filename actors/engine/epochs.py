@@ -1,0 +1,258 @@
+"""Weight epochs as an engine sees them: PREPARE, MOVE, ACTIVATE or ABORT, each checked by name.
+
+Pure: decides what is staged and when it may serve. Invariants:
+    EN-1 (whole): a version serves only after every tensor of it came exactly once, with the dtype
+        and shape that the model has, and the digest of all of them was right.
+    EN-2 (apart): until then, and after any failure, the version that served goes on serving.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+from milepost.actors.effects import Effect, Reply, Request
+from milepost.actors.engine.interface import (
+    DropEpoch,
+    OpenEpoch,
+    StageBucket,
+    Switched,
+    SwitchWeights,
+)
+from milepost.messages.engine import (
+    AbortEpoch,
+    ActivateEpoch,
+    EpochAnswer,
+    EpochConfirmed,
+    PrepareEpoch,
+    TensorSpec,
+    WeightBucket,
+)
+
+_NAMED_MAX = 3
+"""Names told of a longer list."""
+
+
+@dataclass(slots=True)
+class _Open:
+    """The version on its way in."""
+
+    prepare: PrepareEpoch
+    specs: dict[str, TensorSpec]
+    buckets: set[int] = field(default_factory=set)
+    """Indices that came."""
+    num_staged: int = 0
+    """Of these, how many are copied."""
+    named: set[str] = field(default_factory=set)
+    """Tensors that came."""
+    activate: ActivateEpoch | None = None
+    """Set while the switch is under way."""
+
+    @property
+    def version(self) -> int:
+        return self.prepare.version
+
+
+class Epochs:
+    """The epoch state machine of one engine.
+
+    Args:
+        manifest: what the model is made of.
+
+    Attributes:
+        version: the one that serves; None before the first.
+        num_activated: switches so far.
+        last_pause_s: how long the last one held generation up.
+    """
+
+    def __init__(self, manifest: tuple[TensorSpec, ...]) -> None:
+        self._manifest = {spec.name: spec for spec in manifest}
+        self._open: _Open | None = None
+        self._waiting: dict[str, tuple[Request, int]] = {}
+        self._num_works = 0
+        self.version: int | None = None
+        self.num_activated = 0
+        self.last_pause_s = 0.0
+
+    @property
+    def is_switching(self) -> bool:
+        """A switch is under way; it cannot be stopped any more."""
+        return self._open is not None and self._open.activate is not None
+
+    def prepare(self, message: PrepareEpoch, request: Request) -> list[Effect]:
+        """A version is announced; one that was open and not yet activating is forgotten."""
+        version = message.version
+        if self.is_switching:
+            return [self._refuse(request, version, self._busy())]
+        if reason := self._specs_fault(message.tensors):
+            return [self._refuse(request, version, reason)]
+        self._open = _Open(message, {spec.name: spec for spec in message.tensors})
+        return [OpenEpoch(self._key(request, version), version, message.tensors)]
+
+    def bucket(self, message: WeightBucket, request: Request) -> list[Effect]:
+        """Some tensors came."""
+        if reason := self._bucket_fault(message):
+            return [self._refuse(request, message.version, reason)]
+        assert self._open is not None
+        self._open.buckets.add(message.index)
+        self._open.named.update(message.names)
+        key = self._key(request, message.version)
+        return [StageBucket(key, message.names, message.tensors)]
+
+    def activate(self, message: ActivateEpoch, request: Request) -> list[Effect]:
+        """Serve what came, if all of it did."""
+        if reason := self._activation_fault(message):
+            return [self._refuse(request, message.version, reason)]
+        assert self._open is not None
+        self._open.activate = message
+        key = self._key(request, message.version)
+        return [SwitchWeights(key, message.version, message.mode, message.digest)]
+
+    def abort(self, message: AbortEpoch, request: Request | None) -> list[Effect]:
+        """Forget what came. Without an open epoch of this version there is nothing to forget."""
+        if self.is_switching:
+            return [] if request is None else [self._refuse(request, message.version, self._busy())]
+        effects: list[Effect] = []
+        if self._open is not None and self._open.version == message.version:
+            effects += self.forget()
+        if request is not None:
+            effects.append(Reply(request, EpochAnswer(version=message.version, ok=True)))
+        return effects
+
+    def forget(self) -> list[Effect]:
+        """Drop an epoch whose publisher is gone; a switch under way goes on."""
+        if self._open is None or self.is_switching:
+            return []
+        self._open = None
+        self._num_works += 1
+        return [DropEpoch(f"epoch/{self._num_works}")]
+
+    def done(self, key: str, result: object, error: str) -> list[Effect]:
+        """A work of ours ended: answer who waits for it."""
+        if key not in self._waiting:
+            return []
+        request, version = self._waiting.pop(key)
+        if isinstance(result, Switched):
+            return [Reply(request, self._switched(result))]
+        opened = self._open
+        is_current = opened is not None and opened.version == version
+        if error:
+            effects: list[Effect] = [self._refuse(request, version, error)]
+            if opened is not None and is_current:
+                opened.activate = None
+                effects += self.forget()
+            return effects
+        if opened is not None and is_current and opened.buckets:
+            opened.num_staged += 1
+        return [Reply(request, EpochAnswer(version=version, ok=True))]
+
+    def validate(self) -> None:
+        """Assert the machine's invariants."""
+        if self._open is not None:
+            assert self._open.num_staged <= len(self._open.buckets), "staged more than came"
+            assert self._open.named <= self._open.specs.keys(), "EN-1: an unknown tensor came"
+            if self._open.activate is not None:
+                assert self._open.named == self._open.specs.keys(), "EN-1: activating a part"
+
+    def __str__(self) -> str:
+        """Serving and incoming version, for people."""
+        serving = "no version" if self.version is None else f"version {self.version}"
+        if self._open is None:
+            return f"serves {serving}"
+        came, wanted = len(self._open.buckets), self._open.prepare.num_buckets
+        stage = "switching" if self.is_switching else f"{came}/{wanted} buckets"
+        return f"serves {serving}, version {self._open.version} {stage}"
+
+    # ---- checks --------------------------------------------------------------------------
+
+    def _specs_fault(self, tensors: tuple[TensorSpec, ...]) -> str:
+        names = Counter(spec.name for spec in tensors)
+        if twice := [name for name, count in names.items() if count > 1]:
+            return f"tensors named twice: {_some(twice)}"
+        if unknown := [name for name in names if name not in self._manifest]:
+            return f"tensors this model does not have: {_some(unknown)}"
+        if missing := [name for name in self._manifest if name not in names]:
+            return f"tensors this model needs and the epoch lacks: {_some(missing)}"
+        others = [spec for spec in tensors if spec != self._manifest[spec.name]]
+        return "; ".join(
+            f"{spec.name} is {spec.dtype} {spec.shape}, the model has "
+            f"{self._manifest[spec.name].dtype} {self._manifest[spec.name].shape}"
+            for spec in others[:_NAMED_MAX]
+        )
+
+    def _bucket_fault(self, message: WeightBucket) -> str:
+        if fault := self._version_fault(message.version):
+            return fault
+        assert self._open is not None
+        if message.index >= self._open.prepare.num_buckets:
+            return f"bucket {message.index} of {self._open.prepare.num_buckets}"
+        if message.index in self._open.buckets:
+            return f"bucket {message.index} came twice"
+        if len(message.names) != len(message.tensors):
+            return f"{len(message.names)} names for {len(message.tensors)} tensors"
+        seen: set[str] = set()
+        for name, tensor in zip(message.names, message.tensors, strict=True):
+            spec = self._open.specs.get(name)
+            if spec is None:
+                return f"tensor {name} was not announced"
+            if name in self._open.named or name in seen:
+                return f"tensor {name} came twice"
+            if (spec.dtype, spec.shape) != (tensor.dtype, tensor.shape):
+                return f"{name} is {tensor}, announced as {spec.dtype} {spec.shape}"
+            seen.add(name)
+        return ""
+
+    def _activation_fault(self, message: ActivateEpoch) -> str:
+        if fault := self._version_fault(message.version):
+            return fault
+        assert self._open is not None
+        opened = self._open
+        if len(opened.buckets) < opened.prepare.num_buckets:
+            absent = sorted(set(range(opened.prepare.num_buckets)) - opened.buckets)
+            return f"buckets that never came: {_some([str(index) for index in absent])}"
+        if absent_names := sorted(opened.specs.keys() - opened.named):
+            return f"tensors that never came: {_some(absent_names)}"
+        if opened.num_staged < len(opened.buckets):
+            return f"{len(opened.buckets) - opened.num_staged} buckets are still being copied"
+        return ""
+
+    def _version_fault(self, version: int) -> str:
+        if self._open is None:
+            return f"no epoch is open, version {version} was not prepared"
+        if self._open.version != version:
+            return f"the open epoch is version {self._open.version}, not {version}"
+        return self._busy() if self.is_switching else ""
+
+    def _busy(self) -> str:
+        assert self._open is not None
+        return f"version {self._open.version} is being activated"
+
+    # ---- answers -------------------------------------------------------------------------
+
+    def _switched(self, switched: Switched) -> EpochConfirmed:
+        assert self._open is not None, "a switch without an epoch"
+        assert self._open.activate is not None, "a switch without an order"
+        activate = self._open.activate
+        self.version, self._open = activate.version, None
+        self.num_activated += 1
+        self.last_pause_s = switched.pause_s
+        return EpochConfirmed(
+            version=activate.version,
+            digest=activate.digest,
+            pause_s=switched.pause_s,
+            num_in_flight=switched.num_in_flight,
+        )
+
+    def _refuse(self, request: Request, version: int, reason: str) -> Reply:
+        return Reply(request, EpochAnswer(version=version, ok=False, reason=reason))
+
+    def _key(self, request: Request, version: int) -> str:
+        self._num_works += 1
+        key = f"epoch/{self._num_works}"
+        self._waiting[key] = (request, version)
+        return key
+
+
+def _some(names: list[str]) -> str:
+    more = f" and {len(names) - _NAMED_MAX} more" if len(names) > _NAMED_MAX else ""
+    return ", ".join(names[:_NAMED_MAX]) + more

@@ -1,0 +1,93 @@
+"""Wires the engine's core to its backend."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from milepost.actors.context import ActorContext
+from milepost.actors.effects import Effect, Event
+from milepost.actors.engine.core import Engine
+from milepost.actors.engine.interface import Backend, Order
+
+if TYPE_CHECKING:
+    from milepost.configs.topology import Topology
+
+
+async def run(context: ActorContext) -> None:
+    """Serve until stopped.
+
+    Raises:
+        UnsupportedModelError: the checkpoint's architecture is not computed.
+        ActorFailed: the backend failed.
+    """
+    topology = context.topology
+    assert topology.actors.engine is not None, "the topology has no [actors.engine]"
+    # Importing torch and reading the checkpoint take seconds; heartbeats go on meanwhile.
+    backend = await asyncio.to_thread(make_backend, topology)
+    try:
+        publisher = "".join(topology.names("publisher"))
+        requests_max = topology.actors.engine.requests_max
+        core = Engine(context.name, publisher, backend.facts, requests_max)
+        wired = Wired(core, backend)
+        backend.start(context.inject)
+        await context.serve(wired, facts=backend.facts.details, perform=backend.perform)
+    finally:
+        backend.close()
+
+
+def make_backend(topology: Topology) -> Backend:
+    """The backend that `actors.engine.kind` names."""
+    config, model = topology.actors.engine, topology.model
+    assert config is not None, "the topology has no [actors.engine]"
+    assert model is not None, "the topology has no [model]"
+    match config.kind:
+        case "embedded":
+            from milepost.actors.engine.embedded.backend import EmbeddedBackend
+
+            return EmbeddedBackend(
+                Path(model.path),
+                config,
+                dtype=model.dtype,
+                context_tokens=model.context_tokens_max,
+            )
+
+
+class Wired:
+    """A core whose orders go straight to the backend; everything else is the shell's.
+
+    An order needs no task and no answer of its own: its outcome comes with all others of a step.
+    """
+
+    def __init__(self, core: Engine, backend: Backend) -> None:
+        self._core, self._backend = core, backend
+
+    def start(self, now_s: float) -> list[Effect]:
+        """As the core's."""
+        return self._split(self._core.start(now_s))
+
+    def handle(self, event: Event, now_s: float) -> list[Effect]:
+        """As the core's."""
+        return self._split(self._core.handle(event, now_s))
+
+    def validate(self) -> None:
+        """As the core's."""
+        self._core.validate()
+
+    def statistics(self) -> dict[str, object]:
+        """The core's and the backend's."""
+        return {**self._core.statistics(), **self._backend.statistics()}
+
+    def working_on(self) -> str:
+        """As the core's."""
+        return self._core.working_on()
+
+    def _split(self, effects: list[Effect]) -> list[Effect]:
+        others: list[Effect] = []
+        for effect in effects:
+            if isinstance(effect, Order):
+                self._backend.order(effect)
+            else:
+                others.append(effect)
+        return others
