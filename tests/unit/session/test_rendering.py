@@ -1,0 +1,135 @@
+"""Deltas: a later turn renders its new messages alone, and nothing that was said before."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from unit.session.kit import LOOKUP, QUESTION, renderer, tool_result
+
+from milepost.actors.session.families import make_family
+from milepost.actors.session.text.provenance import find_contents
+from milepost.actors.session.text.rendering import Renderer
+from milepost.actors.session.text.template import ChatTemplate, RenderFailed
+from milepost.messages.trajectory import Provenance
+
+CHATML = (
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+
+
+def of(source: str, family: str = "qwen3") -> Renderer:
+    """The kit's tokenizer under another template."""
+    tokenizer = renderer().tokenizer
+    return Renderer(tokenizer, ChatTemplate({"default": source}), make_family(family, tokenizer))
+
+
+def text(rendering: Renderer, name: bytes) -> str:
+    """What a named text renders to."""
+    return rendering.tokenizer.decode(rendering.render(name).token_ids.tolist())
+
+
+def test_a_tool_result_and_a_user_are_one_delta_with_one_generation_prompt() -> None:
+    """Both are rendered together: the seam between them is the template's business."""
+    rendering = renderer()
+    appended = [tool_result("cat"), {"role": "user", "content": "and of bob?"}]
+    assert text(rendering, rendering.delta(appended, (), (LOOKUP,))) == (
+        "<|im_start|>user\n<tool_response>\ncat\n</tool_response><|im_end|>\n"
+        "<|im_start|>user\nand of bob?<|im_end|>\n<|im_start|>assistant\n"
+    )
+
+
+def test_parallel_tool_results_close_once() -> None:
+    """Results of one reply stand in one message, whose end comes after the last of them."""
+    rendering = renderer()
+    appended = [tool_result("cat"), tool_result("dog", "call_0_1")]
+    written = text(rendering, rendering.delta(appended, (), ()))
+    assert written.count("<|im_end|>") == 1
+    assert written.count("<|im_start|>assistant") == 1
+
+
+def test_nothing_appended_still_asks_for_a_reply() -> None:
+    """The same history sent again asks for another reply."""
+    rendering = renderer()
+    assert text(rendering, rendering.delta([], (), ())) == "<|im_start|>assistant\n"
+
+
+def test_a_delta_does_not_depend_on_what_was_said_before() -> None:
+    """For ChatML the base is constant, so its cost does not grow with the conversation."""
+    rendering = renderer()
+    call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    assert rendering.delta([tool_result("cat")], [call], (LOOKUP,)) == rendering.delta(
+        [tool_result("cat")], (), ()
+    )
+
+
+def test_default_renders_the_calls_that_results_answer() -> None:
+    """A template may print the called tool's name beside its result."""
+    source = (
+        "{% for m in messages %}{% if m.role == 'tool' %}"
+        "<{{ messages[loop.index0 - 1].tool_calls[0].function.name }}>"
+        "{% endif %}{{ m.content }}\n{% endfor %}{% if add_generation_prompt %}>{% endif %}"
+    )
+    rendering = of(source, "default")
+    call = {"id": "c", "type": "function", "function": {"name": "lookup", "arguments": "{}"}}
+    assert text(rendering, rendering.delta([tool_result("cat")], [call], ())) == "<lookup>cat\n>"
+
+
+def test_a_template_that_rewrites_the_past_is_refused_by_name() -> None:
+    """One that counts messages, say: no delta of it could be right, so none is made."""
+    counting = of("{{ messages | length }}" + CHATML)
+    name = counting.delta([QUESTION], (), ())
+    with pytest.raises(RenderFailed, match=r"not append-only for \['user'\]: before them it wrote"):
+        counting.render(name)
+    with pytest.raises(RenderFailed, match="not append-only"):
+        counting.check()
+
+
+def test_a_good_template_passes_the_start_up_check() -> None:
+    """Every role that may be appended is tried, before the first conversation."""
+    of(CHATML).check()
+    renderer().check()
+
+
+def test_remembered_pieces_are_bounded_and_the_newest_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A group shares its prompt; a long run must not keep every prompt it ever saw."""
+    monkeypatch.setattr("milepost.actors.session.text.rendering.CACHED_PIECES_MAX", 2)
+    rendering = of(CHATML)
+    names = [rendering.first([{"role": "user", "content": str(n)}], ()) for n in range(3)]
+    pieces = [rendering.render(name) for name in names]
+    for name, made in zip(names[:2], pieces[:2], strict=True):
+        rendering.remember(name, made)
+    assert rendering.recall(names[0]) is pieces[0]
+    rendering.remember(names[2], pieces[2])
+    assert [rendering.recall(name) for name in names] == [pieces[0], None, pieces[2]]
+    with pytest.raises(ValueError, match="read-only"):
+        pieces[0].token_ids[0] = 1
+
+
+def kinds(messages: list[dict[str, Any]]) -> dict[str, set[int]]:
+    """Text of each kind of token in a first prompt."""
+    rendering = renderer()
+    piece = rendering.render(rendering.first(messages, (LOOKUP,)))
+    found: dict[str, set[int]] = {}
+    for token, kind in zip(piece.token_ids.tolist(), piece.provenance.tolist(), strict=True):
+        found.setdefault(rendering.tokenizer.decode([token]), set()).add(kind)
+    return found
+
+
+def test_every_prompt_token_says_what_it_stands_for() -> None:
+    """A person who looks at a row sees which text came from whom."""
+    found = kinds([QUESTION, {"role": "assistant", "content": "bob"}, tool_result("mia")])
+    assert found["kai"] == {Provenance.INPUT}
+    assert found["mia"] == {Provenance.TOOL}
+    assert found["<|im_start|>"] == found["<tool_response>"] == {Provenance.TEMPLATE}
+    assert Provenance.SAMPLED not in set().union(*found.values())
+
+
+def test_a_user_who_says_user_is_found_behind_the_role() -> None:
+    """The role's name comes first in the text, and is the template's."""
+    written = "<|im_start|>user\nuser<|im_end|>\n<|im_start|>assistant\n"
+    assert find_contents(written, [{"role": "user", "content": "user"}]) == [
+        (17, 21, Provenance.INPUT)
+    ]
+    assert find_contents(written, [{"role": "user", "content": "gone"}]) == []

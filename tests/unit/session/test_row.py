@@ -1,0 +1,188 @@
+"""The token row: what was sampled stays, and every hash can be derived again."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+import xxhash
+from hypothesis import given
+from hypothesis import strategies as st
+
+from milepost.actors.session.families import Seam
+from milepost.actors.session.row import SampledReply, TokenRow
+from milepost.actors.session.text.rendering import Piece
+from milepost.messages.shared import FinishReason, VersionSpan
+from milepost.messages.trajectory import Provenance
+
+STOP, OBSERVATION, NEWLINE = 99, 98, 10
+
+
+def piece(*token_ids: int) -> Piece:
+    """Prompt text of these tokens, all of them a user's."""
+    kinds = np.full(len(token_ids), Provenance.INPUT, dtype=np.uint8)
+    return Piece(np.array(token_ids, dtype=np.int32), kinds, "")
+
+
+def reply(*token_ids: int, versions: tuple[tuple[int, int], ...] = ()) -> SampledReply:
+    """A reply; `versions` are (tokens, version) in order, version 1 when there are none."""
+    spans, start = [], 0
+    for count, version in versions or ((len(token_ids), 1),):
+        spans.append(VersionSpan(start=start, end=start + count, version=version))
+        start += count
+    return SampledReply(
+        token_ids=np.array(token_ids, dtype=np.int32),
+        logprobs=-np.array(token_ids, dtype=np.float32),
+        spans=tuple(spans),
+        finish_reason=FinishReason.STOP,
+        engine="engine-0",
+    )
+
+
+def prefix_hash(token_ids: list[int]) -> str:
+    """What anybody else would compute."""
+    return str(xxhash.xxh3_128_hexdigest(np.array(token_ids, dtype="<i4").tobytes()))
+
+
+def test_a_row_is_prompts_and_replies_in_order() -> None:
+    """Two turns with the newline that the model does not sample between them."""
+    row = TokenRow()
+    row.commit(0, Seam(), piece(1, 2, 3), reply(11, STOP))
+    assert row.last_token(1) == STOP
+    seam = Seam(insert=(NEWLINE,))
+    assert row.prompt(1, seam, piece(4)).tolist() == [1, 2, 3, 11, STOP, NEWLINE, 4]
+    assert row.length == 5, "a prompt is made beside the row"
+    row.commit(1, seam, piece(4), reply(12, STOP))
+    row.validate()
+    assert row.token_ids.tolist() == [1, 2, 3, 11, STOP, NEWLINE, 4, 12, STOP]
+    assert row.provenance.tolist() == [1, 1, 1, 3, 3, 0, 1, 3, 3]
+    assert row.logprobs.tolist() == [0, 0, 0, -11, -STOP, 0, 0, -12, -STOP]
+    assert [turn.prefix_hash for turn in row.turns] == [
+        prefix_hash(row.token_ids[:5].tolist()),
+        prefix_hash(row.token_ids.tolist()),
+    ]
+
+
+def test_version_spans_are_merged_where_they_touch() -> None:
+    """An engine may report one span for each decoding step; a row needs one for each version."""
+    row = TokenRow()
+    row.commit(0, Seam(), piece(1), reply(5, 6, 7, 8, versions=((1, 3), (1, 3), (2, 4))))
+    row.commit(1, Seam(), piece(2), reply(9, versions=((1, 4),)))
+    row.validate()
+    assert [(span.start, span.end, span.version) for span in row.spans] == [
+        (1, 3, 3),
+        (3, 5, 4),
+        (6, 7, 4),
+    ]
+
+
+def test_a_retry_replaces_the_newest_turn_and_nothing_else() -> None:
+    """The first turn is bit for bit what it was, its hash too; the old reply leaves no token."""
+    row = TokenRow()
+    row.commit(0, Seam(), piece(1, 2), reply(11, STOP))
+    first = row.turns[0]
+    row.commit(1, Seam(), piece(3), reply(12, 13, 14, STOP))
+    row.commit(1, Seam(), piece(4, 5), reply(15, STOP))
+    row.validate()
+    assert row.turns[0] == first
+    assert row.token_ids.tolist() == [1, 2, 11, STOP, 4, 5, 15, STOP]
+    row.commit(1, Seam(), piece(6), reply(16, STOP))
+    row.validate()
+    assert row.token_ids.tolist() == [1, 2, 11, STOP, 6, 16, STOP]
+
+
+def test_the_first_turn_can_be_tried_again() -> None:
+    """It goes back to an empty row."""
+    row = TokenRow()
+    row.commit(0, Seam(), piece(1), reply(11, STOP))
+    row.commit(0, Seam(), piece(2), reply(12, STOP))
+    row.validate()
+    assert row.token_ids.tolist() == [2, 12, STOP]
+
+
+def test_a_stop_token_that_opens_the_next_message_is_dropped_once() -> None:
+    """Where a stop token is also the next message's opener, it must not stand there twice.
+
+    The three turns are the registered vector: outputs [10,99], [20,99], [30,99] after prompts
+    [1,2,3], +[4,5,6], +[7,8,9], where at most one token may be trimmed and the last is kept.
+    """
+    row = TokenRow()
+    row.commit(0, Seam(), piece(1, 2, 3), reply(10, STOP))
+    row.commit(1, Seam(drop=1), piece(4, 5, 6), reply(20, STOP))
+    row.commit(2, Seam(drop=1), piece(7, 8, 9), reply(30, STOP))
+    row.validate()
+    assert row.token_ids.tolist() == [1, 2, 3, 10, 4, 5, 6, 20, 7, 8, 9, 30, STOP]
+    assert [turn.end - turn.prompt_end for turn in row.turns] == [1, 1, 2]
+    assert [turn.prefix_hash for turn in row.turns] == [
+        prefix_hash(row.token_ids[: turn.end].tolist()) for turn in row.turns
+    ]
+
+
+def test_trimming_a_whole_reply_is_refused() -> None:
+    """A turn without a token of its own would have nothing to train."""
+    row = TokenRow()
+    row.commit(0, Seam(), piece(1), reply(STOP))
+    with pytest.raises(AssertionError, match="leaves nothing"):
+        row.commit(1, Seam(drop=1), piece(2), reply(20))
+
+
+def test_only_the_newest_turn_can_go() -> None:
+    """What stands before it belongs to replies that were already built upon."""
+    row = TokenRow()
+    for turn in range(3):
+        row.commit(turn, Seam(), piece(1), reply(2))
+    with pytest.raises(AssertionError, match="discards 2 turns"):
+        row.commit(1, Seam(), piece(1), reply(2))
+
+
+def test_a_long_row_costs_nine_bytes_a_token() -> None:
+    """64k tokens must not cost megabytes for each of hundreds of sessions."""
+    row = TokenRow()
+    text = piece(*range(1000))
+    for turn in range(64):
+        row.commit(turn, Seam(), text, reply(*range(1, 25)))
+    row.validate()
+    arrays = (row.token_ids.base, row.logprobs.base, row.provenance.base)
+    held = sum(array.nbytes for array in arrays if array is not None)
+    assert held <= 2 * 9 * row.length
+
+
+@dataclass
+class Obvious:
+    """The same row, slowly: every turn is a list of its own."""
+
+    turns: list[tuple[list[int], list[int]]] = field(default_factory=list)
+
+    def commit(self, base: int, drop: int, prompt: list[int], sampled: list[int]) -> None:
+        del self.turns[base:]
+        if drop:
+            text, said = self.turns[-1]
+            self.turns[-1] = text, said[:-drop]
+        self.turns.append((prompt, sampled))
+
+    def flat(self) -> list[int]:
+        return [token for text, said in self.turns for token in (*text, *said)]
+
+
+tokens = st.lists(st.integers(0, 120), min_size=1, max_size=40)
+
+
+@given(st.lists(st.tuples(st.booleans(), st.booleans(), tokens, tokens), max_size=12))
+def test_any_history_of_turns_equals_the_slow_row(
+    steps: list[tuple[bool, bool, list[int], list[int]]],
+) -> None:
+    """Retries, trims and growth in any order, against lists; every hash is derived from scratch."""
+    row, slow = TokenRow(), Obvious()
+    for retry, trim, prompt, sampled in steps:
+        count = len(row.turns)
+        base = count - 1 if retry and count else count
+        last = row.turns[-1] if base == count and count else None
+        drop = int(trim and last is not None and last.end - last.prompt_end > 1)
+        row.commit(base, Seam(drop=drop), piece(*prompt), reply(*sampled))
+        slow.commit(base, drop, prompt, sampled)
+        row.validate()
+    assert row.token_ids.tolist() == slow.flat()
+    assert [turn.prefix_hash for turn in row.turns] == [
+        prefix_hash(row.token_ids[: turn.end].tolist()) for turn in row.turns
+    ]

@@ -1,0 +1,116 @@
+"""Chat templates are rendered as the libraries that publish them render them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from milepost.actors.session.text.template import ChatTemplate, RenderFailed, load_template
+
+HELLO = [{"role": "user", "content": "<é> & 'x'"}]
+
+
+def render(source: str, **fields: object) -> str:
+    """One rendering of the hello."""
+    template = ChatTemplate({"default": source}, named_tokens={"bos_token": "<s>"})
+    return template.render(HELLO, **{"generate": False, **fields})  # type: ignore[arg-type]
+
+
+def test_blocks_are_trimmed_and_names_are_there() -> None:
+    """A newline after a block, and blanks before it, are no part of the text."""
+    source = "{{ bos_token }}\n  {% for m in messages %}\n{{ m.content }}!\n  {% endfor %}\nend"
+    assert render(source) == "<s>\n<é> & 'x'!\nend"
+
+
+def test_json_is_written_without_html_escapes_and_in_order() -> None:
+    """Tool schemas are JSON the model was trained on: another spelling is another prompt."""
+    tools = [{"b": "<é>", "a": [1, {"c": None}]}]
+    assert render("{{ tools | tojson }}", tools=tools) == '[{"b": "<é>", "a": [1, {"c": null}]}]'
+    spelled = render("{{ tools | tojson(indent=1, sort_keys=true) }}", tools=tools)
+    assert spelled == json.dumps(tools, indent=1, sort_keys=True, ensure_ascii=False)
+    assert render("{{ tools is none }}") == "True"
+
+
+def test_loops_may_break_and_continue() -> None:
+    """Several published templates do."""
+    source = "{% for i in range(9) %}{% if i == 1 %}{% continue %}{% endif %}"
+    source += "{% if i == 3 %}{% break %}{% endif %}{{ i }}{% endfor %}"
+    assert render(source) == "02"
+
+
+def test_the_date_stands_still() -> None:
+    """A conversation over midnight must not see its own prompt change."""
+    template = ChatTemplate({"default": "{{ strftime_now('%Y %f') }}"})
+    assert template.render(HELLO, generate=False) == template.render(HELLO, generate=False)
+
+
+@pytest.mark.parametrize(
+    ("source", "told"),
+    [
+        ("{{ raise_exception('roles must alternate') }}", "roles must alternate"),
+        ("{{ messages[0].content + 1 }}", "TypeError"),
+        ("{{ messages[7].content }}", "has no element 7"),
+        ("{{ ''.__class__.mro() }}", "unsafe"),
+        ("{{ messages.append(1) }}", "'append' of 'list' object is unsafe"),
+        ("{{ 1 // 0 }}", "ZeroDivisionError"),
+    ],
+)
+def test_what_a_template_raises_has_a_name(source: str, told: str) -> None:
+    """Foreign code must not end the session actor, reach its objects, or fail without a word."""
+    with pytest.raises(RenderFailed, match=told):
+        render(source)
+
+
+def test_a_broken_template_is_refused_when_it_is_loaded() -> None:
+    """Not at the first conversation."""
+    with pytest.raises(RenderFailed, match="no valid Jinja: line 2"):
+        ChatTemplate({"default": "\n{% if %}"})
+    with pytest.raises(RenderFailed, match="no chat template named default"):
+        ChatTemplate({"rag": ""})
+
+
+def test_generation_blocks_are_transparent_and_can_be_located() -> None:
+    """They say exactly what the assistant produces, for supervised training."""
+    source = (
+        "{% for m in messages %}[{{ m.role }}]{% if m.role == 'assistant' %}"
+        "{% generation %}{{ m.content }}</s>{% endgeneration %}"
+        "{% else %}{{ m.content }}{% endif %}{% endfor %}"
+    )
+    template = ChatTemplate({"default": source})
+    messages = [*HELLO, {"role": "assistant", "content": "yes"}, *HELLO]
+    messages.append({"role": "assistant", "content": ""})
+    text, spans = template.render_generated(messages)
+    assert text == template.render(messages, generate=False)
+    assert [text[start:end] for start, end in spans] == ["yes</s>", "</s>"]
+    assert template.marks_generation
+    with pytest.raises(RenderFailed, match="cannot be located"):
+        template.render_generated([{"role": "assistant", "content": "\ue0f1"}])
+
+
+def test_the_template_is_found_where_publishers_put_it(tmp_path: Path) -> None:
+    """A file of its own wins; the configuration may hold one text, or several by name."""
+    with pytest.raises(RenderFailed, match="no chat template in"):
+        load_template(tmp_path, named_tokens={})
+    named = [{"name": "default", "template": "plain"}, {"name": "tool_use", "template": "tools"}]
+    config = tmp_path / "tokenizer_config.json"
+    config.write_text(json.dumps({"chat_template": named}))
+    several = load_template(tmp_path, named_tokens={})
+    assert several.render(HELLO, generate=False) == "plain"
+    assert several.render(HELLO, [{"name": "f"}], generate=False) == "tools"
+    config.write_text(json.dumps({"chat_template": "one"}))
+    one = load_template(tmp_path, named_tokens={})
+    assert one.render(HELLO, generate=False) == "one"
+    (tmp_path / "chat_template.jinja").write_text("own")
+    own = load_template(tmp_path, named_tokens={}, options={"enable_thinking": False})
+    assert own.render(HELLO, generate=False) == "own"
+    assert len({several.content_hash, one.content_hash, own.content_hash}) == 3
+
+
+def test_options_reach_every_rendering() -> None:
+    """Set once for the run; a request cannot change them."""
+    template = ChatTemplate(
+        {"default": "{{ enable_thinking }}"}, options={"enable_thinking": False}
+    )
+    assert template.render(HELLO, generate=True) == "False"

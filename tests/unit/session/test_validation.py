@@ -1,0 +1,69 @@
+"""What a client may not send is refused with its name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from milepost.actors.session.refusal import TurnRefused
+from milepost.actors.session.validation import (
+    SERVER_FIELDS,
+    check_messages,
+    check_tools,
+    refuse_server_fields,
+)
+
+
+@pytest.mark.parametrize("field", sorted(SERVER_FIELDS))
+def test_token_fields_are_the_server_s(field: str) -> None:
+    """Silently overwriting them would hide a client that believes it chose the tokens."""
+    with pytest.raises(TurnRefused, match=rf"messages\[1\] carries {field}") as refused:
+        check_messages([{"role": "user", "content": "a"}, {"role": "user", field: [1]}])
+    assert refused.value.kind == "bad_request"
+    with pytest.raises(TurnRefused, match=f"the request carries {field}"):
+        refuse_server_fields({"model", field}, "the request")
+
+
+@pytest.mark.parametrize(
+    ("messages", "told"),
+    [
+        ([], "messages are empty"),
+        ([{"content": "a"}], r"messages\[0\] has role None"),
+        ([{"role": "robot", "content": "a"}], "has role 'robot', known are assistant"),
+        ([{"role": "user", "content": 3}], "content is int"),
+        ([{"role": "user", "content": {"text": "a"}}], "content is dict"),
+        ([{"role": "user", "content": ["a"]}], r"content\[0\] is of type str"),
+        (
+            [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}],
+            r"content\[0\] is of type image_url: only text is carried",
+        ),
+        ([{"role": "assistant", "tool_calls": {}}], "tool_calls is no list"),
+        (
+            [{"role": "assistant", "tool_calls": [{"name": "f"}]}],
+            r"tool_calls\[0\] has no function",
+        ),
+    ],
+)
+def test_what_cannot_be_rendered_is_refused_by_place(messages: Any, told: str) -> None:
+    """The client can repair it: index, field and value are in the text."""
+    with pytest.raises(TurnRefused, match=told):
+        check_messages(messages)
+
+
+def test_text_parts_are_one_text_and_nothing_else_changes() -> None:
+    """Both ways to write a text are the same message, so that a client may change its mind."""
+    parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
+    message = {"role": "user", "content": parts, "name": "x"}
+    assert check_messages([message]) == [{"role": "user", "content": "ab", "name": "x"}]
+    assert message["content"] is parts
+    plain = {"role": "assistant", "content": None, "tool_calls": None}
+    assert check_messages([plain])[0] is plain
+
+
+def test_tools_need_a_name() -> None:
+    """A template would render a tool without one as nothing."""
+    check_tools([{"type": "function", "function": {"name": "f"}}, {"name": "g"}])
+    for tool in ({"type": "function"}, {"function": {"name": 1}}, "f"):
+        with pytest.raises(TurnRefused, match=r"tools\[0\] has no function with a name"):
+            check_tools([tool])
