@@ -33,6 +33,7 @@ from milepost.actors.effects import (
     Taken,
     Tell,
     Unanswered,
+    Wake,
     Woken,
     WorkDone,
 )
@@ -41,7 +42,7 @@ from milepost.actors.publisher.epochs import Epochs
 from milepost.actors.publisher.failures import Failures
 from milepost.actors.publisher.holds import Holds
 from milepost.actors.publisher.lanes import Lane, Phase, Weights
-from milepost.messages.engine import EpochAnswer, EpochConfirmed, Score, Scored
+from milepost.messages.engine import EpochAnswer, EpochConfirmed, GenerateRefused, Score, Scored
 from milepost.messages.publisher import (
     BucketReady,
     EngineReady,
@@ -54,6 +55,8 @@ from milepost.messages.supervisor import Drain, Drained, EventReported, PeerRest
 if TYPE_CHECKING:
     from milepost.actors.publisher.settings import PublisherSettings
     from milepost.messages.shared import Message
+
+CANARY_AGAIN_S = 0.05
 
 
 @dataclass(slots=True)
@@ -144,6 +147,10 @@ class Publisher:
                 return self.failures.deadline(int(rest), now_s)
             case "again":
                 return self.failures.again_due(rest, now_s)
+            case "canary":
+                engine, epoch = rest.split("/")[0], self.epochs.epoch
+                if epoch is not None and key == self._canary_key(engine, epoch.weights):
+                    return [self._ask_canary(engine, epoch.weights)]
         return []
 
     # ---- answers of engines --------------------------------------------------------------
@@ -182,8 +189,7 @@ class Publisher:
             return self.epochs.reconcile(lane)
         epoch.pause_s = max(epoch.pause_s, message.pause_s)
         if self.settings.canary and ready.probe_rows:
-            score = Score(rows=ready.probe_rows)
-            return [Ask(lane.engine, score, self._canary_key(lane.engine, epoch.weights))]
+            return [self._ask_canary(lane.engine, epoch.weights)]
         return self.epochs.proven(lane.engine, now_s)
 
     def _scored(self, key: str, message: Message, now_s: float) -> list[Effect]:
@@ -193,6 +199,9 @@ class Publisher:
         if key != self._canary_key(engine, epoch.weights):
             return []
         version = epoch.weights.version
+        in_time = now_s < epoch.activated_s + self.settings.epoch_deadline_s
+        if isinstance(message, GenerateRefused) and message.retry and in_time:
+            return [Wake(key, now_s + CANARY_AGAIN_S)]
         if not isinstance(message, Scored) or message.version != version:
             reason = f"{engine} confirmed version {version} and answered the canary {message}"
         else:
@@ -208,6 +217,10 @@ class Publisher:
             )
         event = EventReported(source="publisher", kind="canary", text=reason)
         return [Tell("supervisor", event), *self.failures.fail_epoch(reason, now_s)]
+
+    def _ask_canary(self, engine: str, weights: Weights) -> Effect:
+        score = Score(rows=weights.ready.probe_rows)
+        return Ask(engine, score, self._canary_key(engine, weights))
 
     @staticmethod
     def _canary_key(engine: str, weights: Weights) -> str:

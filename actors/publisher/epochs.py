@@ -180,14 +180,14 @@ class Epochs:
         effects: list[Effect] = []
         for name in sorted(epoch.members):
             lane = self.lanes[name]
-            switched = lane.phase is Phase.ACTIVATING or lane.confirmed == version
+            if lane.phase is Phase.ACTIVATING:
+                continue  # a switch cannot be stopped; its answer brings the engine back
+            is_staged = lane.phase is not Phase.IDLE
             lane.stop(Phase.IDLE)
-            if switched:
-                lane.confirmed = None
-                effects += self.reconcile(lane)
-            else:
+            if is_staged:
                 abort = AbortEpoch(version=version, reason=reason)
                 effects.append(Ask(name, abort, f"abort/{name}/{version}"))
+            effects += self.reconcile(lane)
         return effects
 
     def reconcile(self, lane: Lane) -> list[Effect]:
@@ -253,3 +253,5 @@ class Epochs:
             lane = self.lanes[name]
             assert lane.phase is not Phase.GONE, lane
             assert lane.target is None or lane.target is self.epoch.weights, lane
+        if self.epoch.is_activating:
+            assert self.epoch.unproven <= self.epoch.members, self.epoch

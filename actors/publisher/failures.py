@@ -24,7 +24,12 @@ class Failures:
         """An engine refused a step: the epoch fails for all, or the engine is tried again."""
         epoch = self.epochs.epoch
         if epoch is not None and lane.engine in epoch.members:
+            lane.stop(Phase.IDLE)
             return self.fail_epoch(reason, now_s)
+        if lane.target is not self.epochs.serving:
+            # The refusal of a version that was given up meanwhile: it serves what it served.
+            lane.stop(Phase.IDLE)
+            return self.epochs.reconcile(lane)
         return self.engine_silent(lane, reason, now_s)
 
     def fail_epoch(self, reason: str, now_s: float) -> list[Effect]:
@@ -89,8 +94,9 @@ class Failures:
         return effects + self.epochs.reconcile(lane)
 
     def engine_died(self, engine: str, now_s: float) -> list[Effect]:
-        """The supervisor replaces the engine. It speaks up when it is ready; its word may have
-        overtaken this news, so it is asked if nothing comes.
+        """The supervisor replaces the engine, which speaks up when it is ready.
+
+        That word may have overtaken this news, so the engine is asked if nothing comes.
         """
         lane = self.epochs.lanes[engine]
         effects = self._leave(lane, now_s)

@@ -16,6 +16,7 @@ from milepost.actors.effects import (
     Ask,
     Effect,
     Event,
+    Fail,
     Received,
     Reply,
     Request,
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
 
 IMPORTS_PER_SESSION = 2
 AGAIN_S = 0.5
+REFUSED_MAX = 5
 
 
 @dataclass(slots=True)
@@ -67,6 +69,7 @@ class ConversationRollout:
     """Key of an open ask -> session, groups."""
     _serial: int = 0
     _draining: Request | None = None
+    _refused_in_a_row: int = 0
 
     @classmethod
     def of(
@@ -206,7 +209,12 @@ class ConversationRollout:
     def _answered(self, key: str, message: Message, now_s: float) -> list[Effect]:
         if isinstance(message, ConversationsImported):
             self._imports.pop(key, None)
+            self._refused_in_a_row = 0
             return []
+        self._refused_in_a_row += 1
+        if self._refused_in_a_row >= REFUSED_MAX:
+            session, names = self._imports.get(key, ("a session", ()))
+            return [Fail(f"{session} refused to import {', '.join(names)}: {message}")]
         return self._import_failed(key, now_s)
 
     def _import_failed(self, key: str, now_s: float) -> list[Effect]:

@@ -56,7 +56,7 @@ from milepost.messages.rollout import (
     StoreRecovered,
     TrajectoryLost,
 )
-from milepost.messages.session import SessionsOpened, TrajectorySent
+from milepost.messages.session import SessionsOpened, SessionsRefused, TrajectorySent
 from milepost.messages.supervisor import Drain, Drained, PeerRestarted
 from milepost.messages.trainer import VersionPublished
 
@@ -261,8 +261,12 @@ class Rollout:
             case TrajectorySent():
                 self.verdicts.trajectory_sent(key, message, now_s)
                 return []
+            case SessionsRefused():
+                return self.verdicts.not_opened(key, now_s)
+            case TrajectoryLost():
+                return self.verdicts.ask_failed(key, message.cause, now_s)
             case _:
-                reason = getattr(message, "reason", "") or type(message).__name__
+                reason = f"the session answered {type(message).__name__}"
                 return self.verdicts.ask_failed(key, reason, now_s)
 
     def _unanswered(self, key: str, to: str, reason: str, now_s: float) -> list[Effect]:

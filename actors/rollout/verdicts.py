@@ -5,8 +5,8 @@ A failure is a verdict on the episode (the environment's or the agent's fault) a
 sampled again. Neither ever becomes a reward.
 
 Invariant:
-    VE-1 (fail loudly): when trajectory after trajectory fails for good and none is delivered, the
-        run stops with the last failure's text instead of going round for ever.
+    VE-1 (fail loudly): when group after group is given up and no trajectory is delivered, the run
+        stops with the last failure's text instead of going round for ever.
 """
 
 from __future__ import annotations
@@ -24,11 +24,12 @@ from milepost.messages.rollout import EpisodeEnded
 from milepost.messages.session import FinishTrajectory, TrajectorySent
 from milepost.messages.shared import Status
 
-LOSSES_MAX = 16
-FAILED_GROUPS_MAX = 8
+LOSSES_MAX = 6
+GIVEN_UP_MAX = 8
 SMALLEST_GROUP = 2
 BACKOFF_S = 0.125
 BACKOFF_S_MAX = 8.0
+NO_ROOM_S = 1.0
 
 
 @dataclass(slots=True)
@@ -36,7 +37,7 @@ class Verdicts:
     """Moves members of `flight` on."""
 
     flight: Flight
-    _failed_in_a_row: int = 0
+    _given_up_in_a_row: int = 0
 
     # ---- the good way --------------------------------------------------------------------
 
@@ -82,7 +83,7 @@ class Verdicts:
         """The buffer has taken the trajectory of this ask."""
         for _, member in self._asked(key, Stage.FINISHING):
             self.flight.move(member, Stage.DELIVERED, "buffer", now_s)
-            self._failed_in_a_row = 0
+            self._given_up_in_a_row = 0
             self.flight.counters.tokens_delivered += sent.num_tokens
             self.flight.counters.tokens_sampled += sent.num_sampled_tokens
 
@@ -93,6 +94,14 @@ class Verdicts:
         effects: list[Effect] = []
         for group, member in self._asked(key, Stage.OPENING, Stage.FINISHING):
             effects += self._lost(group, member, reason, now_s)
+        return effects
+
+    def not_opened(self, key: str, now_s: float) -> list[Effect]:
+        """The session has no room at the moment; nothing was lost."""
+        effects: list[Effect] = []
+        for group, member in self._asked(key, Stage.OPENING):
+            self.flight.move(member, Stage.PENDING, "rollout", now_s)
+            effects.append(Wake(f"again/{group.trajectory_id(member)}", now_s + NO_ROOM_S))
         return effects
 
     def _asked(self, key: str, *stages: Stage) -> list[tuple[Group, Member]]:
@@ -154,7 +163,7 @@ class Verdicts:
         if group.abandoned or self.flight.paused:
             return effects
         if member.losses > LOSSES_MAX:
-            return effects + self.abandon(group, "lost", now_s)
+            return effects + self._given_up(group, member, cause, "lost", now_s)
         if not group.is_running:
             group.session = self.flight.pick_session()
         delay_s = min(BACKOFF_S * 2.0**member.losses, BACKOFF_S_MAX)
@@ -178,21 +187,25 @@ class Verdicts:
             counters.episodes_retried += 1
             self.flight.pending.append((group.name, member.index))
             return effects
-        self._failed_in_a_row += 1
-        if self._failed_in_a_row >= FAILED_GROUPS_MAX:
-            return [
-                *effects,
-                Fail(
-                    f"{self._failed_in_a_row} trajectories in a row failed for good and none was "
-                    f"delivered; the last was {group.trajectory_id(member)}: {cause}"
-                ),
-            ]
         if settings.failed == "smaller_group" and len(group.members) > SMALLEST_GROUP:
             del group.members[member.index]
             group.size -= 1
             resized = GroupResized(group_id=group.name, size=group.size, reason=cause)
             return [*effects, Tell("buffer", resized)]
-        return effects + self.abandon(group, "episode_failed", now_s)
+        return effects + self._given_up(group, member, cause, "episode_failed", now_s)
+
+    def _given_up(
+        self, group: Group, member: Member, cause: str, reason: str, now_s: float
+    ) -> list[Effect]:
+        self._given_up_in_a_row += 1
+        if self._given_up_in_a_row >= GIVEN_UP_MAX:
+            return [
+                Fail(
+                    f"{self._given_up_in_a_row} groups in a row were given up and no trajectory "
+                    f"was delivered; the last for {group.trajectory_id(member)}: {cause}"
+                )
+            ]
+        return self.abandon(group, reason, now_s)
 
     def abandon(self, group: Group, reason: str, now_s: float) -> list[Effect]:
         """Give a group up: stop its members, ask the buffer to let it go.
