@@ -1,7 +1,7 @@
 """Writes the fresh checkpoint that `model.create` describes, in a process of its own.
 
 The user's function imports torch; the process that will watch the run must not. Run as
-`python -P -m milepost.launch.fresh`, this file is that process: its order comes on stdin.
+`python -P -m milepost.launch.fresh ORDER`, this file is that process; its order is JSON.
 """
 
 from __future__ import annotations
@@ -70,14 +70,14 @@ def _run_child(order: Order, log: Path, deadline_s: float) -> str:
     """What went wrong, or nothing."""
     with log.open("ab") as output:
         process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "milepost.launch.fresh"],
-            stdin=subprocess.PIPE,
+            [sys.executable, "-P", "-m", "milepost.launch.fresh", msgspec.json.encode(order)],
+            stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
         try:
-            process.communicate(msgspec.json.encode(order), timeout=deadline_s)
+            process.wait(timeout=deadline_s)
         except subprocess.TimeoutExpired:
             return f"took longer than system.timeouts.ready_s = {deadline_s:g}"
         finally:
@@ -91,8 +91,8 @@ def _run_child(order: Order, log: Path, deadline_s: float) -> str:
 
 
 def main() -> None:
-    """Carry out the order on stdin."""
-    order = msgspec.json.decode(sys.stdin.buffer.read(), type=Order)
+    """Carry out the order on the command line."""
+    order = msgspec.json.decode(sys.argv[1], type=Order)
     module, _, name = order.function.partition(":")
     function: Callable[[str, int, dict[str, Any]], None] = vars(import_module(module))[name]
     function(order.folder, order.seed, order.options)

@@ -103,7 +103,7 @@ def run_topology(topology: Topology, options: Options) -> Exit:
     except FolderInUse as error:
         options.say(f"error: {error}")
         return Exit.REFUSED
-    tell(outcome, folder, options)
+    tell(outcome, options)
     return Exit(outcome.exit_code)
 
 
@@ -176,13 +176,29 @@ def made_by(recipe: str, folder: Path, options: Options) -> Path | None:
     return kept
 
 
-def tell(outcome: Outcome, folder: Path, options: Options) -> None:
-    """How it ended, who was the first cause, and where everything is."""
+def tell(outcome: Outcome, options: Options) -> None:
+    """How it ended early and who was the first cause; its summary, where JSON is asked for."""
     if outcome.cause is not None:
         cause = outcome.cause
         options.say(f"{outcome.status}: {cause.actor}: {cause.text}")
         for line in cause.log_tail:
             options.say(f"    {line}")
-    options.say(f"everything was written to {folder}")
     if options.json:
         print(orjson.dumps(outcome.summary, option=orjson.OPT_INDENT_2, default=repr).decode())
+
+
+def report(folder: Path, options: Options) -> None:
+    """Write the report of a run that has ended, in whatever way, and say what is in it."""
+    if not (folder / "summary.json").is_file():
+        return
+    # It imports what draws, and a run that is refused has nothing to draw.
+    from milepost.launch.report import report_lines, write_report
+    from milepost.launch.report.curve import DrawingFailed
+
+    try:
+        write_report(folder)
+    except DrawingFailed as error:
+        options.say(f"the curves could not be drawn: {error}")
+    options.say("")
+    for line in report_lines(folder):
+        options.say(line)

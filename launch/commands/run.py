@@ -39,7 +39,7 @@ def add_run_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Run the topology to its end."""
     # The supervisor and its bus; nobody who asks for --help should wait for them.
-    from milepost.launch.running import Options, run_topology
+    from milepost.launch.running import Options, new_folder, report, run_topology
 
     resume: Path | None = arguments.resume
     if resume is not None and arguments.out is not None:
@@ -51,5 +51,8 @@ def run(arguments: argparse.Namespace) -> int:
             raise ConfigError([Problem(what, "command line", remedy)])
         source = str(resume.absolute() / "topology.toml")
     topology = load_topology(source, overrides_of(arguments))
-    options = Options(out=arguments.out, resume=resume, plain=arguments.plain, json=arguments.json)
-    return run_topology(topology, options)
+    folder = resume or arguments.out or new_folder(topology.run.name)
+    options = Options(out=folder, resume=resume, plain=arguments.plain, json=arguments.json)
+    code = run_topology(topology, options)
+    report(folder, options)
+    return code

@@ -1,0 +1,91 @@
+"""Where a recipe's checkpoint is kept: another key for everything that changes the checkpoint."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from milepost.configs.load import decode, load_topology
+from milepost.configs.topology import Topology
+from milepost.launch.cache import cached_folder, keep, locate_source, recipe_key, sources_of
+
+
+@pytest.fixture
+def task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A package of the user's with a task and a neighbour, and a prompt file."""
+    package = tmp_path / "cached_task"
+    (package / "inner").mkdir(parents=True)
+    for name in ("__init__.py", "inner/__init__.py"):
+        # Importing it would be a mistake: it runs the user's code in the supervisor.
+        (package / name).write_text("raise SystemExit\n", encoding="utf-8")
+    (package / "inner" / "clerk.py").write_text("x = 1\n", encoding="utf-8")
+    (package / "inner" / "words.py").write_text("y = 1\n", encoding="utf-8")
+    (tmp_path / "p.jsonl").write_text("{}\n", encoding="utf-8")
+    monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path)])
+    return tmp_path
+
+
+def topology(prompts: str, steps: int = 1) -> Topology:
+    return decode({"run": {"name": "w", "steps": steps}, "data": {"prompts": prompts}})
+
+
+def test_a_module_is_found_without_importing_any_of_its_packages(task: Path) -> None:
+    expected = task / "cached_task" / "inner" / "clerk.py"
+    assert locate_source("cached_task.inner.clerk") == expected
+    assert "cached_task" not in sys.modules
+    assert locate_source("cached_task.inner") == task / "cached_task" / "inner" / "__init__.py"
+    assert locate_source("cached_task.inner.nothing") is None
+    assert locate_source("no_such_module_at_all") is None
+    lookup = locate_source("milepost.configs.recipes.lookup.clerk")
+    assert lookup is not None
+    assert lookup.name == "clerk.py"
+
+
+def test_the_key_changes_with_the_topology_the_code_and_its_neighbours(task: Path) -> None:
+    """A stale starting checkpoint would make a change of the task look like it did nothing."""
+    prompts = "cached_task.inner.clerk:prompts"
+    keys = {recipe_key(topology(prompts)), recipe_key(topology(prompts, steps=2))}
+    for name in ("clerk.py", "words.py"):
+        path = task / "cached_task" / "inner" / name
+        path.write_text(path.read_text(encoding="utf-8") + "# more\n", encoding="utf-8")
+        keys.add(recipe_key(topology(prompts)))
+    assert len(keys) == 4
+    assert recipe_key(topology(prompts)) == recipe_key(topology(prompts))
+
+
+def test_the_key_changes_with_the_prompt_file(task: Path) -> None:
+    path = task / "p.jsonl"
+    before = recipe_key(topology(f"{path}@[0:1]"))
+    path.write_text("{} \n", encoding="utf-8")
+    assert recipe_key(topology(f"{path}@[0:1]")) != before
+
+
+def test_the_warm_up_depends_on_the_code_that_the_recipes_share() -> None:
+    names = {path.name for path in sources_of(load_topology("lookup_warmup"))}
+    assert {"clerk.py", "directory.py", "tokenizer.py", "chat_template.jinja"} <= names
+
+
+def test_the_cache_lies_where_the_environment_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MILEPOST_CACHE", "/somewhere")
+    folder = cached_folder("sub/warm.toml", topology("p.jsonl"))
+    assert folder.parent == Path("/somewhere/checkpoints")
+    assert folder.name.startswith("warm-")
+    monkeypatch.delenv("MILEPOST_CACHE")
+    monkeypatch.setenv("HOME", "/a-home")
+    assert cached_folder("w", topology("p.jsonl")).parent == Path(
+        "/a-home/.cache/milepost/checkpoints"
+    )
+
+
+def test_a_kept_checkpoint_is_a_copy_and_the_first_one_stays(tmp_path: Path) -> None:
+    """Two runs that make the same checkpoint at once both go on, from one of them."""
+    checkpoint, kept = tmp_path / "hf", tmp_path / "cache" / "w-1"
+    checkpoint.mkdir()
+    (checkpoint / "config.json").write_text("first", encoding="utf-8")
+    keep(checkpoint, kept)
+    (checkpoint / "config.json").write_text("second", encoding="utf-8")
+    keep(checkpoint, kept)
+    assert (kept / "config.json").read_text(encoding="utf-8") == "first"
+    assert [path.name for path in kept.parent.iterdir()] == ["w-1"]
