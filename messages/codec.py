@@ -99,17 +99,13 @@ class Codec:
             ValueError: more frames or bytes than the receiver would accept.
         """
         known = registry.of(message)
-        if not known.has_bulk:
-            body = msgpack.packb(to_builtins(message, builtin_types=_RAW))
-            self._check_sizes(known.name, body, ())
-            return Encoded(known.name, body)
         buffers: list[memoryview] = []
         remaining = iter(places)
         inline_max = self.limits.inline_bytes_max
 
         def replace(value: Any) -> dict[str, Any]:
             if not isinstance(value, Bulk):
-                raise TypeError(f"{known.name} holds a {type(value).__name__}, which cannot travel")
+                raise TypeError(f"it holds a {type(value).__name__}")
             place: dict[str, Any] = {"dtype": value.dtype, "shape": value.shape}
             if value.nbytes <= inline_max:
                 place["data"] = bytes(value.data)
@@ -122,7 +118,11 @@ class Codec:
                 buffers.append(value.data)
             return place
 
-        body = msgpack.packb(to_builtins(message, builtin_types=_RAW, enc_hook=replace))
+        hook = replace if known.has_bulk else None
+        try:
+            body = msgpack.packb(to_builtins(message, builtin_types=_RAW, enc_hook=hook))
+        except (TypeError, ValueError, OverflowError, RecursionError) as error:
+            raise TypeError(f"{known.name} cannot travel: {error}") from error
         self._check_sizes(known.name, body, buffers)
         return Encoded(known.name, body, buffers)
 

@@ -1,7 +1,17 @@
 """The message bus: mailboxes, links, acknowledgements, credits."""
 
-from milepost.messages.bus.bus import Bus, Peer
+from milepost.messages.bus.bus import Bus
+from milepost.messages.bus.curve import new_keys
 from milepost.messages.bus.incoming import Incoming
+from milepost.messages.bus.shared_memory import segment_prefix
+from milepost.messages.bus.statistics import (
+    BusStatistics,
+    LinkStatistics,
+    LoopDelay,
+    MailboxStatistics,
+    MemoryStatistics,
+)
+from milepost.messages.bus.zeromq import Peer
 from milepost.messages.errors import (
     AddressError,
     BusClosed,
@@ -18,9 +28,16 @@ __all__ = [
     "BusClosed",
     "BusError",
     "BusLimits",
+    "BusStatistics",
     "Incoming",
+    "LinkStatistics",
+    "LoopDelay",
+    "MailboxStatistics",
+    "MemoryStatistics",
     "Peer",
     "ProtocolError",
     "Unanswered",
     "Undelivered",
+    "new_keys",
+    "segment_prefix",
 ]

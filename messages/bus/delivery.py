@@ -1,13 +1,13 @@
-"""The delivery frame: what two ends of one link tell each other about their two streams.
+"""The delivery frame: what the two ends of one link tell each other about its two streams.
 
 It stands before the header, as routing does, and alone where there is no message. One msgpack
-array [kind, incarnation, base, received, taken, argument].
+array [kind, incarnation, base, last, received, taken, argument].
 """
 
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, TypeAlias
 
 import msgpack
 from msgspec import Meta, Struct, ValidationError, convert
@@ -15,6 +15,10 @@ from msgspec import Meta, Struct, ValidationError, convert
 from milepost.messages.errors import ProtocolError
 
 DELIVERY_BYTES_MAX: Final = 64
+RELEASED_MAX: Final = 4096
+"""Message ids in one RELEASE."""
+
+Count: TypeAlias = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
 
 
 class Kind(IntEnum):
@@ -23,48 +27,56 @@ class Kind(IntEnum):
     TELL = 0
     ASK = 1
     REPLY = 2
-    """Answers the ask that the header's cause names."""
+    """Answers the question that the header's cause names."""
     REFUSED = 3
     """The message that the header's cause names cannot be read here; the body says why."""
     ACK = 4
     PROBE = 5
-    """Where do you stand? Answered with `ACK`."""
+    """Where do you stand? Answered with ACK, and with answers that did not arrive."""
     SKIP = 6
-    """The message at `argument` is given up: it counts as taken."""
+    """The message `argument` of this stream is given up: it counts as taken."""
     RELEASE = 7
-    """The frame after this one names shared memory that is not read any more."""
+    """The frame after this one lists message ids whose shared memory is not read any more."""
 
 
 class Delivery(Struct, frozen=True, array_like=True):
-    """The state of one end of a link, sent with everything."""
+    """Where one end of a link stands, sent with everything."""
 
     kind: Kind
-    incarnation: Annotated[int, Meta(ge=0)]
+    incarnation: Count
     """Of the side that sends this frame."""
-    base: Annotated[int, Meta(ge=0)]
-    """Lowest sequence number that the sender may still send again; lower ones never come."""
-    received: Annotated[int, Meta(ge=0)]
+    base: Count
+    """Lowest sequence number that its sender may send again; what is below never comes."""
+    last: Count
+    """Highest sequence number it has sent."""
+    received: Count
     """All up to this number have arrived from the other side."""
-    taken: Annotated[int, Meta(ge=0)]
-    """All up to this number were handed to the actor of this side (or skipped)."""
-    argument: Annotated[int, Meta(ge=0)] = 0
-    """ASK: milliseconds until the asker gives up. SKIP: the sequence number. PROBE: last number
-    sent. ACK: of those up to this number, what is not in `received` was lost."""
+    taken: Count
+    """All up to this number were handed to the actor of this side, or skipped."""
+    argument: Count = 0
+    """ASK: milliseconds until the asker gives up. SKIP: the sequence number. PROBE: 1 when an
+    answer is missing. ACK: what is up to this number and not in `received` was lost."""
 
 
 _packer = msgpack.Packer()
 
 
 def pack_delivery(
-    kind: int, incarnation: int, base: int, received: int, taken: int, argument: int
+    kind: int,
+    incarnation: int,
+    base: int,
+    last: int,
+    received: int,
+    taken: int,
+    argument: int,
 ) -> bytes:
     """The frame; on the event loop's thread only."""
     return _packer.pack(  # type: ignore[no-any-return]
-        (kind, incarnation, base, received, taken, argument)
+        (kind, incarnation, base, last, received, taken, argument)
     )
 
 
-def unpack_delivery(frame: bytes) -> Delivery:
+def unpack_delivery(frame: bytes | memoryview) -> Delivery:
     """Read a delivery frame.
 
     Raises:
@@ -77,3 +89,22 @@ def unpack_delivery(frame: bytes) -> Delivery:
         return convert(fields, Delivery)
     except (ValidationError, ValueError, TypeError, RecursionError) as error:
         raise ProtocolError(f"delivery frame cannot be read: {error}") from error
+
+
+def pack_released(message_ids: list[int]) -> bytes:
+    """The second frame of RELEASE."""
+    return msgpack.packb(message_ids)  # type: ignore[no-any-return]
+
+
+def unpack_released(frame: bytes | memoryview) -> list[int]:
+    """Read the second frame of RELEASE.
+
+    Raises:
+        ProtocolError: it is no short list of ids.
+    """
+    if len(frame) > 9 * RELEASED_MAX + 3:
+        raise ProtocolError(f"release of {len(frame)} bytes")
+    try:
+        return convert(msgpack.unpackb(frame), list[int])
+    except (ValidationError, ValueError, TypeError, RecursionError) as error:
+        raise ProtocolError(f"release cannot be read: {error}") from error

@@ -1,4 +1,4 @@
-"""What every part of one bus shares: who we are, the clock, the counters of ids."""
+"""What every part of one bus shares: who we are, the clock, ids, and the event loop's services."""
 
 from __future__ import annotations
 
@@ -13,6 +13,9 @@ import msgpack
 from milepost.messages.bus.transport import Transport
 from milepost.messages.envelope import PROTOCOL
 from milepost.messages.limits import BusLimits
+
+ACK_DELAY_S = 0.05
+"""How long an acknowledgement waits for something to ride on, where nobody waits for it."""
 
 _packer = msgpack.Packer()
 
@@ -29,7 +32,11 @@ class Host:
     clock: Callable[[], float]
     """Monotonic seconds: the event loop's time."""
     wake: Callable[[float], None]
-    """Call every `tick` at this time, or earlier."""
+    """Have everything that is due looked at, at this time or earlier."""
+    flush_soon: Callable[[], None]
+    """Have the mailbox send its acknowledgements in the loop's next turn."""
+    released: Callable[[list[int]], None]
+    """The peer does not read the shared memory of these messages of ours any more."""
     ids: count[int] = field(init=False)
 
     def __post_init__(self) -> None:

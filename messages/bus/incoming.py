@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
+from milepost.messages.bus.source import Entry
 from milepost.messages.shared import Message
-
-if TYPE_CHECKING:
-    from milepost.messages.bus.inbound import Entry
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,27 +1,35 @@
 """What carries frames between processes: ZeroMQ, or memory in tests and the simulator.
 
-A transport may lose, and it may repeat; per direction of a link it never reorders. Everything
-else (once, in order, acknowledged) is made above it.
+A transport may lose, and it may repeat; in one direction of a link it does not reorder.
+Everything else (once, in order, acknowledged, bounded) is made above it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
 Frames: TypeAlias = Sequence[bytes | memoryview]
 
-OnMailbox: TypeAlias = Callable[[bytes, Frames], None]
-"""(route, frames): something arrived at our mailbox; `route` leads back to the sender's link."""
-OnLink: TypeAlias = Callable[[str, Frames], None]
-"""(peer, frames): something came back on our link to this peer's mailbox."""
+
+@dataclass(frozen=True, slots=True)
+class Events:
+    """What a transport reports, on the event loop's thread."""
+
+    arrived: Callable[[bytes, Frames], None]
+    """(route, frames): at our mailbox. `route` leads back to the link it came from."""
+    returned: Callable[[str, Frames], None]
+    """(peer, frames): on our link to this peer."""
+    connection: Callable[[str, str], None]
+    """(peer, problem): our link to this peer connected (no problem) or lost its connection."""
 
 
 class Transport(Protocol):
     """One mailbox and the links that go out. All calls are made on the event loop's thread."""
 
-    async def open(self, on_mailbox: OnMailbox, on_link: OnLink) -> None:
-        """Bind the mailbox and begin to deliver.
+    async def open(self, events: Events) -> None:
+        """Bind the mailbox and begin to report.
 
         Raises:
             AddressError: it cannot be bound.
@@ -37,11 +45,15 @@ class Transport(Protocol):
         ...
 
     def is_local(self, peer: str) -> bool:
-        """Whether this peer runs on this host and can map our shared memory."""
+        """Whether what goes to this peer's mailbox stays on this host."""
         ...
 
     def send(self, peer: str, frames: Frames) -> bool:
-        """Send to this peer's mailbox; False when there is no room (the frames are lost)."""
+        """Send to this peer's mailbox; False when there is no room (the frames are lost).
+
+        Raises:
+            AddressError: the link cannot be made (keys missing).
+        """
         ...
 
     def send_back(self, route: bytes, frames: Frames) -> bool:
@@ -50,6 +62,11 @@ class Transport(Protocol):
 
     def pause(self, paused: bool) -> None:  # noqa: FBT001
         """Stop or go on reading the mailbox; while stopped, senders fill up and slow down."""
+        ...
+
+    @property
+    def num_oversized(self) -> int:
+        """Messages dropped because they had too many frames."""
         ...
 
     async def close(self, linger_s: float) -> None:

@@ -1,8 +1,7 @@
 """Frames over ZeroMQ: one ROUTER mailbox, one DEALER link for each peer.
 
-One reader for each socket: the event loop watches the socket's file descriptor and everything
-that is there is read without waiting, so nothing that waits for a message can ever be cancelled.
-The descriptor is edge-triggered: sending also clears it, so after each send the socket is asked.
+ipc inside the run's private folder, or tcp with CURVE: then every peer proves a key of the run
+before a byte of it is read.
 """
 
 from __future__ import annotations
@@ -10,97 +9,57 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import secrets
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Protocol
 
 import zmq
+from zmq.utils.monitor import parse_monitor_message
 
 from milepost.messages.bus.address import ipc_path, lock_ipc
-from milepost.messages.bus.transport import Frames, OnLink, OnMailbox
+from milepost.messages.bus.curve import KeyDoor, public_of
+from milepost.messages.bus.reader import Reader
+from milepost.messages.bus.transport import Events, Frames
 from milepost.messages.errors import AddressError
 from milepost.messages.limits import BusLimits
 
-if TYPE_CHECKING:
-    from milepost.messages.bus.bus import Peer
+HANDSHAKE_MS = 5000
+"""A connection that has not proven itself by then is closed."""
+HEARTBEAT_MS = 5000
+"""tcp only: a connection silent for three of these is closed and made again."""
+_WATCHED = (
+    zmq.EVENT_HANDSHAKE_SUCCEEDED
+    | zmq.EVENT_DISCONNECTED
+    | zmq.EVENT_HANDSHAKE_FAILED_AUTH
+    | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
+)
 
-BATCH = 64
-"""Messages read from one socket before other work of the loop gets its turn."""
-COPY_BELOW_BYTES = 16384
-"""Smaller frames are copied out of ZeroMQ: cheaper than keeping its buffer alive."""
 
+class Peer(Protocol):
+    """Where a mailbox is."""
 
-class _Reader:
-    """Reads one socket whenever it has something."""
+    @property
+    def endpoint(self) -> str:
+        """`ipc://PATH` or `tcp://HOST:PORT`."""
+        ...
 
-    def __init__(
-        self, socket: zmq.Socket[bytes], deliver: Callable[[list[bytes | memoryview]], None]
-    ) -> None:
-        self.socket = socket
-        self._deliver = deliver
-        self._loop = asyncio.get_running_loop()
-        self._paused = False
-        self._closed = False
-        self._again: asyncio.Handle | None = None
-        self._descriptor = socket.getsockopt(zmq.FD)
-        self._loop.add_reader(self._descriptor, self._read)
-        self.look()
-
-    def send(self, frames: Frames) -> bool:
-        """Hand the frames to ZeroMQ; False when there is no room or no such route."""
-        try:
-            self.socket.send_multipart(frames, zmq.NOBLOCK, copy=False)
-        except zmq.ZMQError as error:
-            if error.errno not in (zmq.EAGAIN, zmq.EHOSTUNREACH):
-                raise
-            return False
-        finally:
-            self.look()
-        return True
-
-    def look(self) -> None:
-        """Read in the loop's next turn if something is there."""
-        if self._again is None and not self._paused and not self._closed:
-            if self.socket.getsockopt(zmq.EVENTS) & zmq.POLLIN:
-                self._again = self._loop.call_soon(self._read)
-
-    def _read(self) -> None:
-        if self._again is not None:
-            self._again.cancel()
-            self._again = None
-        if self._closed:
-            return
-        for _ in range(BATCH):
-            if self._paused:
-                return
-            try:
-                frames = self.socket.recv_multipart(zmq.NOBLOCK, copy=False)
-            except zmq.Again:
-                return
-            self._deliver(
-                [
-                    frame.bytes if len(frame) < COPY_BELOW_BYTES else frame.buffer
-                    for frame in frames
-                ]
-            )
-        if not self._closed:
-            self._again = self._loop.call_soon(self._read)
-
-    def pause(self, paused: bool) -> None:  # noqa: FBT001
-        """Leave everything in ZeroMQ, or go on reading."""
-        self._paused = paused
-        self.look()
-
-    def close(self, linger_s: float) -> None:
-        """Stop reading; what was sent may still go out for `linger_s`."""
-        self._closed = True
-        if self._again is not None:
-            self._again.cancel()
-        self._loop.remove_reader(self._descriptor)
-        self.socket.close(int(linger_s * 1000))
+    @property
+    def public_key(self) -> str:
+        """CURVE public key (Z85) of a tcp mailbox, else empty."""
+        ...
 
 
 class ZmqTransport:
-    """The transport of a real run."""
+    """The transport of a real run.
+
+    Args:
+        name: ours; with an address of this name, a mailbox is bound.
+        incarnation: ours.
+        addresses: of all peers; read again at each new link, so it may grow.
+        limits: high-water marks and sizes.
+        secret_key: ours (Z85); needed as soon as any address is tcp.
+        client_keys: public keys of clients without an address that may talk to us.
+        listen_fd: a bound, listening tcp socket to use instead of binding one.
+    """
 
     def __init__(
         self,
@@ -108,41 +67,63 @@ class ZmqTransport:
         incarnation: int,
         addresses: Mapping[str, Peer],
         limits: BusLimits,
-        secret_key: str,
+        *,
+        secret_key: str = "",
+        client_keys: Collection[str] = (),
+        listen_fd: int = -1,
     ) -> None:
         self._name = name
-        self._identity = f"{name}/{incarnation}/".encode() + secrets.token_bytes(8)
+        self._identity = f"{name[:64]}/{incarnation}/".encode() + secrets.token_bytes(8)
         self._addresses = addresses
         self._limits = limits
         self._secret_key = secret_key
-        self._context = zmq.Context(io_threads=1)
-        self._mailbox: _Reader | None = None
-        self._links: dict[str, _Reader] = {}
-        self._on_mailbox: OnMailbox = lambda _route, _frames: None
-        self._on_link: OnLink = lambda _peer, _frames: None
-        self._on_close = contextlib.ExitStack()
+        self._client_keys = client_keys
+        self._listen_fd = listen_fd
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context(io_threads=1)
+        self._mailbox: Reader | None = None
+        self._links: dict[str, Reader] = {}
+        self._monitors: list[Reader] = []
+        self._events: Events | None = None
+        self._door: KeyDoor | None = None
+        self._address = contextlib.ExitStack()
 
-    async def open(self, on_mailbox: OnMailbox, on_link: OnLink) -> None:
+    async def open(self, events: Events) -> None:
         """Bind our mailbox if we have an address."""
-        self._on_mailbox = on_mailbox
-        self._on_link = on_link
+        self._events = events
         if self._name not in self._addresses:
             return
         endpoint = self._addresses[self._name].endpoint
+        try:
+            socket = self._bind(endpoint)
+        except AddressError:
+            await self.close(0)
+            raise
+        arrived = events.arrived
+        self._mailbox = Reader(
+            socket,
+            lambda frames: arrived(bytes(frames[0]), frames[1:]),
+            self._limits.frames_max + 2,
+        )
+
+    def _bind(self, endpoint: str) -> zmq.Socket[bytes]:
         path = ipc_path(endpoint)
         if path:
-            self._on_close.enter_context(lock_ipc(path))
+            self._address.enter_context(lock_ipc(path))
         socket = self._context.socket(zmq.ROUTER)
         socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
         socket.setsockopt(zmq.ROUTER_HANDOVER, 1)
         self._bound(socket)
         try:
+            if not path:
+                self._guard(socket, endpoint)
             socket.bind(endpoint)
+        except AddressError:
+            socket.close(0)
+            raise
         except zmq.ZMQError as error:
             socket.close(0)
-            self._on_close.close()
             raise AddressError(f"{self._name} cannot bind {endpoint}: {error}") from error
-        self._mailbox = _Reader(socket, lambda frames: on_mailbox(bytes(frames[0]), frames[1:]))
+        return socket
 
     def _bound(self, socket: zmq.Socket[bytes]) -> None:
         limits = self._limits
@@ -150,18 +131,65 @@ class ZmqTransport:
         socket.setsockopt(zmq.SNDHWM, 16 * limits.window_messages)
         socket.setsockopt(zmq.RCVHWM, 2 * limits.window_messages)
         socket.setsockopt(zmq.MAXMSGSIZE, limits.frame_bytes_max)
-        socket.setsockopt(zmq.HANDSHAKE_IVL, 5000)
+        socket.setsockopt(zmq.HANDSHAKE_IVL, HANDSHAKE_MS)
 
-    def _link(self, peer: str) -> _Reader:
+    def _guard(self, socket: zmq.Socket[bytes], endpoint: str) -> None:
+        """Let only keys of the run in."""
+        if not self._secret_key:
+            raise AddressError(f"{self._name} may not bind {endpoint} without a CURVE secret key")
+        self._door = KeyDoor(self._context, self._known_keys)
+        socket.setsockopt(zmq.CURVE_SERVER, 1)
+        socket.setsockopt(zmq.CURVE_SECRETKEY, self._secret_key.encode())
+        socket.setsockopt(zmq.ZAP_DOMAIN, b"milepost")
+        if self._listen_fd >= 0:
+            socket.setsockopt(zmq.USE_FD, self._listen_fd)
+
+    def _known_keys(self) -> Iterable[str]:
+        yield from (peer.public_key for peer in self._addresses.values() if peer.public_key)
+        yield from self._client_keys
+
+    def _link(self, peer: str) -> Reader:
+        address = self._addresses[peer]
         socket = self._context.socket(zmq.DEALER)
         socket.setsockopt(zmq.IDENTITY, self._identity)
         socket.setsockopt(zmq.RECONNECT_IVL, 10)
         socket.setsockopt(zmq.RECONNECT_IVL_MAX, 200)
         self._bound(socket)
-        socket.connect(self._addresses[peer].endpoint)
-        on_link = self._on_link
-        reader = self._links[peer] = _Reader(socket, lambda frames: on_link(peer, frames))
+        if not ipc_path(address.endpoint):
+            if not self._secret_key or not address.public_key:
+                socket.close(0)
+                raise AddressError(f"{peer} at {address.endpoint} needs CURVE keys on both sides")
+            socket.setsockopt(zmq.CURVE_SERVERKEY, address.public_key.encode())
+            socket.setsockopt(zmq.CURVE_SECRETKEY, self._secret_key.encode())
+            socket.setsockopt(zmq.CURVE_PUBLICKEY, public_of(self._secret_key).encode())
+            socket.setsockopt(zmq.HEARTBEAT_IVL, HEARTBEAT_MS)
+            socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, 3 * HEARTBEAT_MS)
+        self._watch(peer, socket)
+        socket.connect(address.endpoint)
+        assert self._events is not None
+        returned = self._events.returned
+        reader = Reader(socket, lambda frames: returned(peer, frames), self._limits.frames_max + 1)
+        self._links[peer] = reader
         return reader
+
+    def _watch(self, peer: str, socket: zmq.Socket[bytes]) -> None:
+        """Report when the connection to this peer comes and goes."""
+        assert self._events is not None
+        changed = self._events.connection
+        monitor = socket.get_monitor_socket(_WATCHED)
+        monitor.setsockopt(zmq.LINGER, 0)
+        monitor.setsockopt(zmq.RCVHWM, 100)
+
+        def report(frames: list[bytes | memoryview]) -> None:
+            event = parse_monitor_message([bytes(frame) for frame in frames])["event"]
+            if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
+                changed(peer, "")
+            elif event == zmq.EVENT_DISCONNECTED:
+                changed(peer, "the connection was closed")
+            else:
+                changed(peer, "the connection was refused (CURVE key not known to the peer)")
+
+        self._monitors.append(Reader(monitor, report, 2))
 
     def knows(self, peer: str) -> bool:
         """Whether this peer has an address."""
@@ -172,8 +200,9 @@ class ZmqTransport:
         return tuple(self._addresses)
 
     def is_local(self, peer: str) -> bool:
-        """ipc never leaves the host."""
-        return self._addresses[peer].endpoint.startswith("ipc://")
+        """ipc never leaves the host. Our own name: whether our mailbox is on ipc."""
+        address = self._addresses.get(peer)
+        return address is not None and bool(ipc_path(address.endpoint))
 
     def send(self, peer: str, frames: Frames) -> bool:
         """To the peer's mailbox; connects the first time."""
@@ -188,9 +217,23 @@ class ZmqTransport:
         if self._mailbox is not None:
             self._mailbox.pause(paused)
 
+    @property
+    def num_oversized(self) -> int:
+        """Messages dropped because they had too many frames."""
+        readers = (*self._links.values(), *([self._mailbox] if self._mailbox else ()))
+        return sum(reader.num_oversized for reader in readers)
+
     async def close(self, linger_s: float) -> None:
         """Close every socket, wait for what lingers, free the address."""
-        for reader in (*self._links.values(), *([self._mailbox] if self._mailbox else [])):
-            reader.close(linger_s)
+        for monitor in self._monitors:
+            monitor.close(0)
+        for link in self._links.values():
+            link.socket.disable_monitor()
+            link.close(linger_s)
+        if self._mailbox is not None:
+            self._mailbox.close(linger_s)
+        if self._door is not None:
+            self._door.close()
         await asyncio.get_running_loop().run_in_executor(None, self._context.term)
-        self._on_close.close()
+        # Only now: ZeroMQ removes the socket's file itself, and must not remove a successor's.
+        self._address.close()

@@ -1,0 +1,179 @@
+"""Between messages and frames: what is done at once, what on another thread, what in shared memory.
+
+Small messages are encoded and decoded where they are sent and taken: a few microseconds, cheaper
+than any hand-over. Copying into shared memory, and bodies above about a megabyte, go to a worker
+thread, so the event loop goes on. (Packing itself holds the interpreter's lock for one call at a
+time; arrays are not part of it, they are buffers.)
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Final
+
+from milepost.messages.bus.shared_memory import Borrower, Lender, Loan
+from milepost.messages.bus.transport import Frames
+from milepost.messages.codec import Codec, Encoded
+from milepost.messages.control import NotUnderstood
+from milepost.messages.envelope import PROTOCOL, Header
+from milepost.messages.errors import ProtocolError
+from milepost.messages.limits import BusLimits
+from milepost.messages.shared import Message
+
+OFF_LOOP_BYTES: Final = 1 << 20
+"""Larger bodies are packed and unpacked on a worker thread."""
+
+
+class Packing:
+    """Encoder and decoder of one bus, with its shared memory and its two worker threads.
+
+    Args:
+        name: of the actor, for texts.
+        run_id: other runs' messages and memory are refused.
+        limits: of the bus.
+        loop: the event loop.
+        given_back: gets the token of an `unpack` whose shared memory nobody refers to any more,
+            on any thread.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        run_id: str,
+        limits: BusLimits,
+        loop: asyncio.AbstractEventLoop,
+        given_back: Callable[[Any], None],
+    ) -> None:
+        self._name = name
+        self._run_id = run_id
+        self._limits = limits
+        self._loop = loop
+        self._codec = Codec(limits)
+        self.lender = Lender(run_id, loop.time, limits.lease_s)
+        self.borrower = Borrower(run_id, given_back)
+        self._has_memory = self.lender.usable
+        self._big: set[str] = set()
+        self._going = ThreadPoolExecutor(max_workers=1, thread_name_prefix="bus-out")
+        self._coming = ThreadPoolExecutor(max_workers=1, thread_name_prefix="bus-in")
+        self.num_without_room = 0
+
+    # ---- going ---------------------------------------------------------------------------
+
+    def pack(self, message: Message) -> Encoded | None:
+        """The message as frames; None when its type had a large body last time.
+
+        Raises:
+            TypeError: the message cannot travel.
+            ValueError: it is larger than any receiver would accept.
+        """
+        if self._big and type(message).__name__ in self._big:
+            return None
+        return self._packed(message)
+
+    def _packed(self, message: Message) -> Encoded:
+        encoded = self._codec.encode(message)
+        if len(encoded.body) > OFF_LOOP_BYTES:
+            self._big.add(encoded.type)
+        elif self._big:
+            self._big.discard(encoded.type)
+        return encoded
+
+    def shares(self, encoded: Encoded) -> bool:
+        """Whether a receiver on this host gets the buffers in shared memory."""
+        if not encoded.buffers or not self._has_memory:
+            return False
+        total = sum(buffer.nbytes for buffer in encoded.buffers)
+        return total > self._limits.shared_memory_above_bytes
+
+    async def pack_aside(
+        self, message_id: int, message: Message, encoded: Encoded | None, *, local: bool
+    ) -> Encoded:
+        """Finish what `pack` did not do, or what `shares` asks for, on the worker thread.
+
+        Args:
+            message_id: under which the receiver gives shared memory back. Whoever sends the
+                message settles the loan of this id.
+            message: the message.
+            encoded: what `pack` gave.
+            local: the receiver is on this host.
+
+        Raises:
+            TypeError, ValueError: as `pack`.
+        """
+        run = self._loop.run_in_executor
+        if encoded is None:
+            encoded = await run(self._going, self._packed, message)
+        if not local or not self.shares(encoded):
+            return encoded
+        loan = self.lender.lend(message_id, encoded.buffers)
+        shared = await run(self._going, self._share, message, loan)
+        if shared is not None:
+            return shared
+        self.num_without_room += 1
+        self.lender.settle(message_id, taken=False)
+        return encoded
+
+    def _share(self, message: Message, loan: Loan) -> Encoded | None:
+        if not self.lender.fill(loan):
+            return None
+        return self._codec.encode(message, loan.places)
+
+    # ---- coming --------------------------------------------------------------------------
+
+    def is_big(self, body: bytes | memoryview) -> bool:
+        """Whether `unpack_aside` should be used."""
+        return len(body) > OFF_LOOP_BYTES
+
+    def unpack(self, header: Header, frames: Frames, token: object) -> Message:
+        """The message of these frames (body first).
+
+        Args:
+            header: of the message.
+            frames: body and buffers.
+            token: what `given_back` gets, once, if the message lay in shared memory.
+
+        Raises:
+            ProtocolError: it cannot be read here, with the reason.
+        """
+        self._check(header)
+        return self._codec.decode(
+            header.type,
+            bytes(frames[0]),
+            frames[1:],
+            version=(header.major, header.minor),
+            opener=self.borrower.opener(token),
+        )
+
+    def _check(self, header: Header) -> None:
+        if header.major != PROTOCOL[0]:
+            raise ProtocolError(
+                f"{header.source} speaks protocol {header.major}.{header.minor}, {self._name} "
+                f"{PROTOCOL[0]}.{PROTOCOL[1]}: major versions differ, start both from one commit"
+            )
+        if header.run_id != self._run_id:
+            raise ProtocolError(
+                f"{header.source} belongs to run {header.run_id}, {self._name} to {self._run_id}"
+            )
+
+    def unpack_refusal(self, header: Header, frames: Frames) -> NotUnderstood:
+        """Why a peer refused a message; readable from any run and any version.
+
+        Raises:
+            ProtocolError: it is no such answer.
+        """
+        message = self._codec.decode(header.type, bytes(frames[0]))
+        if not isinstance(message, NotUnderstood):
+            raise ProtocolError(f"{header.type} came as a refusal")
+        return message
+
+    async def unpack_aside(self, header: Header, frames: Frames, token: object) -> Message:
+        """The same on a worker thread."""
+        return await self._loop.run_in_executor(self._coming, self.unpack, header, frames, token)
+
+    def close(self) -> None:
+        """Remove all shared memory of ours, end the threads."""
+        self._going.shutdown(wait=True)
+        self._coming.shutdown(wait=True)
+        self.lender.close()

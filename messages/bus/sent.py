@@ -1,0 +1,75 @@
+"""One message of ours on its way, and what is said of it when it does not get there."""
+
+from __future__ import annotations
+
+from asyncio import Future
+from collections.abc import Callable
+from typing import Any
+
+from milepost.messages.bus.delivery import Kind
+from milepost.messages.bus.transport import Frames
+from milepost.messages.codec import Encoded
+from milepost.messages.errors import Unanswered, Undelivered
+
+
+class Sent:
+    """A tell or an ask: waiting -> sent (has a sequence number) -> taken -> answered."""
+
+    __slots__ = (
+        "cause",
+        "created",
+        "deadline",
+        "encoded",
+        "frames",
+        "future",
+        "id",
+        "is_ask",
+        "kind",
+        "sent_at",
+        "sequence",
+        "settle",
+        "type",
+    )
+
+    def __init__(
+        self,
+        kind: Kind,
+        message_id: int,
+        cause: int,
+        type_name: str,
+        future: Future[Any],
+        created: float,
+        deadline: float,
+    ) -> None:
+        self.kind = kind
+        self.is_ask = kind is Kind.ASK
+        self.id = message_id
+        self.cause = cause
+        self.type = type_name
+        self.future = future
+        self.created = created
+        self.deadline = deadline
+        self.encoded: Encoded | None = None
+        """None while it is packed on another thread; nothing behind it is sent before."""
+        self.frames: Frames = ()
+        self.sequence = 0
+        self.sent_at = 0.0
+        self.settle: Callable[[bool], None] | None = None
+        """Called once with whether the peer took it, if it lies in shared memory."""
+
+    def is_over(self, now: float) -> bool:
+        """Whether nobody waits for it any more."""
+        return self.deadline <= now or self.future.cancelled()
+
+    def fail(self, peer: str, reason: str) -> None:
+        """Tell whoever waits."""
+        if not self.future.done():
+            error = Unanswered if self.is_ask else Undelivered
+            self.future.set_exception(error(peer, f"{self.type} {reason}"))
+
+    def settled(self, *, taken: bool) -> None:
+        """Its frames are not sent again."""
+        self.frames = ()
+        if self.settle is not None:
+            self.settle(taken)
+            self.settle = None
