@@ -74,7 +74,7 @@ class Progress:
         self.waiting = str(run.get("waiting", ""))
         self.step = max(self.step, int(run.get("step", 0)))
         self._versions = dict(_engine_numbers(snapshot.actors, "version"))
-        tokens = sum(count for _, count in _engine_numbers(snapshot.actors, "sampled_tokens"))
+        tokens = sum(count for _, count in _engine_numbers(snapshot.actors, "generated_tokens"))
         if self._sampled and tokens < self._sampled[-1][1]:
             self._sampled.clear()  # an engine began again, and its counter with it
         self._sampled.append((elapsed_s, float(tokens)))

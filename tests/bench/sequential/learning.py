@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 from bench.sequential.policy import Policy
@@ -11,50 +11,50 @@ from bench.sequential.rollouts import Row
 from tokenizers import Tokenizer
 from torch import Tensor
 
+from milepost.configs.actors import ScheduleConfig, TrainerConfig
 from milepost.configs.recipes.tiny.tokenizer import render
+from milepost.configs.run import AlgorithmConfig
+from milepost.configs.topology import Topology
 from milepost.messages.shared import Prompt
 
-CLIP_LOW, CLIP_HIGH = 0.2, 0.28
-GRAD_NORM_MAX = 1.0
-STD_EPSILON = 1e-4
 START = "<|im_start|>assistant\n"
-
-Schedule = Callable[[int], float]
 
 
 class Learner:
     """AdamW over a policy with gradient clipping and a learning rate for each step."""
 
-    def __init__(
-        self, policy: Policy, schedule: Schedule, betas: tuple[float, float], epsilon: float
-    ) -> None:
+    def __init__(self, policy: Policy, trainer: TrainerConfig, steps: int) -> None:
         self.policy = policy
-        self._schedule = schedule
+        self._trainer = trainer
+        self._steps = steps
         self._step = 0
         self._optimizer = torch.optim.AdamW(
-            policy.weights.values(), lr=1.0, betas=betas, eps=epsilon, weight_decay=0.0, fused=True
+            policy.weights.values(),
+            betas=(trainer.beta1, trainer.beta2),
+            eps=trainer.epsilon,
+            weight_decay=trainer.weight_decay,
+            fused=True,
         )
 
     def update(self, loss: Tensor) -> float:
         """One optimizer step; the norm of the gradient before clipping."""
         loss.backward()  # type: ignore[no-untyped-call]
-        norm = torch.nn.utils.clip_grad_norm_(self.policy.weights.values(), GRAD_NORM_MAX)
-        self._optimizer.param_groups[0]["lr"] = self._schedule(self._step)
+        limit = self._trainer.grad_norm_max
+        norm = torch.nn.utils.clip_grad_norm_(self.policy.weights.values(), limit)
+        share = schedule(self._trainer.schedule, self._step, self._steps)
+        self._optimizer.param_groups[0]["lr"] = self._trainer.lr * share
         self._optimizer.step()
         self._optimizer.zero_grad()
         self._step += 1
         return float(norm)
 
 
-def warmup_stable_decay(lr: float, steps: int, warmup: int, decay: float) -> Schedule:
-    """Linear rise over `warmup` steps, constant, linear fall over the last `decay` share."""
-
-    def at(step: int) -> float:
-        rise = min(1.0, (step + 1) / warmup)
-        left = (steps - step) / max(1.0, decay * steps)
-        return lr * min(rise, left, 1.0)
-
-    return at
+def schedule(config: ScheduleConfig, step: int, steps: int) -> float:
+    """Share of the learning rate: linear rise, constant, and for one kind a linear fall."""
+    assert config.kind in {"constant", "warmup_stable_decay"}, config.kind
+    rise = (step + 1) / config.warmup_steps if config.warmup_steps else 1.0
+    fall = (steps - step) / (config.decay_fraction * steps) if config.decay_fraction else 1.0
+    return min(rise, fall, 1.0)
 
 
 def _pad(rows: Sequence[Sequence[int]]) -> Tensor:
@@ -96,17 +96,14 @@ def supervised_rows(
 
 
 def warm_up(
-    learner: Learner,
-    rows: Sequence[tuple[list[int], list[int]]],
-    batch: int,
-    steps: int,
-    seed: int,
+    learner: Learner, rows: Sequence[tuple[list[int], list[int]]], warmup: Topology, seed: int
 ) -> float:
     """Train on recorded conversations; the last batch's mean loss in nats per token."""
     order = random.Random(seed)
     waiting: list[tuple[list[int], list[int]]] = []
     loss = torch.tensor(0.0)
-    for _ in range(steps):
+    batch = warmup.algorithm.prompts_per_step
+    for _ in range(warmup.run.steps):
         if len(waiting) < batch:
             waiting += order.sample(rows, len(rows))
         taken, waiting = waiting[:batch], waiting[batch:]
@@ -115,32 +112,29 @@ def warm_up(
     return float(loss.detach())
 
 
-def advantages(rewards: Sequence[float], group: int) -> list[float]:
+def advantages(rewards: Sequence[float], algorithm: AlgorithmConfig) -> list[float]:
     """Group-centred rewards over their standard deviation (GRPO)."""
-    grouped = torch.tensor(rewards).view(-1, group)
+    grouped = torch.tensor(rewards).view(-1, algorithm.samples_per_prompt)
     centred = grouped - grouped.mean(1, keepdim=True)
-    scaled: list[float] = (
-        (centred / (grouped.std(1, keepdim=True) + STD_EPSILON)).flatten().tolist()
-    )
+    scale = grouped.std(1, keepdim=True) + algorithm.std_epsilon
+    scaled: list[float] = (centred / scale).flatten().tolist()
     return scaled
 
 
-def grpo_step(learner: Learner, rows: Sequence[Row], group: int, minibatches: int) -> list[float]:
-    """One pass over the rows of groups with reward spread; gradient norms of the updates."""
-    advantage = advantages([row.environment.reward for row in rows], group)
-    used = [(row, a) for row, a in zip(rows, advantage, strict=True) if a != 0.0]
+def grpo_step(learner: Learner, rows: Sequence[Row], algorithm: AlgorithmConfig) -> list[float]:
+    """One pass over the batch, group by group; gradient norms of its optimizer steps."""
+    advantage = advantages([row.environment.reward for row in rows], algorithm)
+    size = len(rows) // algorithm.minibatches_per_step
     norms = []
-    for part in range(minibatches):
-        chosen = used[part::minibatches]
-        if not chosen:
-            continue
+    for start in range(0, len(rows), size):
+        chosen = list(zip(rows, advantage, strict=True))[start : start + size]
         new_n = _logprobs(
             learner.policy, [row.ids for row, _ in chosen], [row.sampled for row, _ in chosen]
         )
         old_n = torch.tensor([logprob for row, _ in chosen for logprob in row.logprobs])
         advantage_n = torch.tensor([a for row, a in chosen for _ in row.sampled])
         ratio_n = (new_n - old_n).exp()
-        clipped_n = ratio_n.clamp(1 - CLIP_LOW, 1 + CLIP_HIGH)
+        clipped_n = ratio_n.clamp(1 - algorithm.clip_low, 1 + algorithm.clip_high)
         loss = -torch.minimum(ratio_n * advantage_n, clipped_n * advantage_n).mean()
         norms.append(learner.update(loss))
     return norms

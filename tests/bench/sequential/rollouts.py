@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 from bench.sequential.policy import Cache, Policy
-from bench.sequential.tasks import Environment
+from bench.sequential.tasks import Environment, Environments
 from msgspec import Struct, field
 from tokenizers import Tokenizer
 from torch import Tensor
@@ -50,9 +50,7 @@ def parse(text: str) -> ChatMessage:
 class Rollouts:
     """Generates conversations of `policy` under one tokenizer."""
 
-    def __init__(
-        self, policy: Policy, tokenizer: Tokenizer, environment: Callable[[Prompt], Environment]
-    ) -> None:
+    def __init__(self, policy: Policy, tokenizer: Tokenizer, environment: Environments) -> None:
         self._policy = policy
         self._tokenizer = tokenizer
         self._environment = environment

@@ -1,17 +1,17 @@
-"""The two tasks behind one interface; prompts, environments and demonstrations are the recipes'."""
+"""The two tasks: prompts, demonstrations, environments and every setting are the recipes' own."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from pkgutil import resolve_name
 from typing import Any, Protocol
 
-from msgspec import Struct
-
-from milepost.configs.recipes.hunt import clerk as hunt_clerk
-from milepost.configs.recipes.hunt import environment as hunt_environment
-from milepost.configs.recipes.hunt import island
-from milepost.configs.recipes.hunt import model as hunt_model
-from milepost.configs.recipes.lookup import clerk, directory, environment, model
+from milepost.configs.actors import TrainerConfig
+from milepost.configs.load import load_topology
+from milepost.configs.recipes.hunt.environment import HuntEnvironment
+from milepost.configs.recipes.lookup.environment import LookupEnvironment
+from milepost.configs.run import DataConfig
+from milepost.configs.topology import Topology
 from milepost.messages.shared import ChatMessage, Prompt
 
 
@@ -30,44 +30,43 @@ class Environment(Protocol):
         """The episode counts as a success."""
 
 
-Source = Callable[[str, int, dict[str, Any]], Iterable[Prompt]]
+Environments = Callable[[Prompt], Environment]
+ENVIRONMENTS: dict[str, Environments] = {"lookup": LookupEnvironment, "hunt": HuntEnvironment}
 
 
-class Task(Struct, frozen=True, kw_only=True):
-    """One task and the settings of its warm-up."""
+class Task:
+    """A recipe and the recipe of its warm-up."""
 
-    create: Callable[[str, int, dict[str, Any]], None]
-    prompts: Source
-    demonstrations: Source
-    environment: Callable[[Prompt], Environment]
-    clerk: dict[str, Any]
-    warmup_lr: float
-    warmup_batch: int
-    warmup_steps: int
-    steps: int
+    def __init__(self, recipe: str) -> None:
+        self.recipe = load_topology(recipe)
+        assert self.recipe.model is not None
+        self.warmup = load_topology(self.recipe.model.made_by)
+        self.environment = ENVIRONMENTS[recipe]
+
+    def create(self, folder: str, seed: int) -> None:
+        """Write the fresh checkpoint that the warm-up starts from."""
+        model = self.warmup.model
+        assert model is not None
+        resolve_name(model.create)(folder, seed, model.create_options)
+
+    def prompts(self, split: str, seed: int) -> Iterable[Prompt]:
+        """Prompts to reinforce and to evaluate on."""
+        return _read(self.recipe, split, seed)
+
+    def demonstrations(self, seed: int) -> Iterable[Prompt]:
+        """Conversations to warm up on."""
+        return _read(self.warmup, "train", seed)
 
 
-TASKS = {
-    "lookup": Task(
-        create=model.create,
-        prompts=directory.prompts,
-        demonstrations=clerk.demonstrations,
-        environment=environment.LookupEnvironment,
-        clerk={},
-        warmup_lr=5e-3,
-        warmup_batch=16,
-        warmup_steps=900,
-        steps=80,
-    ),
-    "hunt": Task(
-        create=hunt_model.create,
-        prompts=island.prompts,
-        demonstrations=hunt_clerk.demonstrations,
-        environment=hunt_environment.HuntEnvironment,
-        clerk={},
-        warmup_lr=3e-3,
-        warmup_batch=8,
-        warmup_steps=900,
-        steps=50,
-    ),
-}
+def trainer_of(topology: Topology) -> TrainerConfig:
+    """The optimizer's settings."""
+    assert topology.actors.trainer is not None
+    return topology.actors.trainer
+
+
+def _read(topology: Topology, split: str, seed: int) -> Iterable[Prompt]:
+    data: DataConfig | None = topology.data
+    assert data is not None
+    options: dict[str, Any] = data.options
+    prompts: Iterable[Prompt] = resolve_name(data.prompts)(split, seed, options)
+    return prompts

@@ -18,7 +18,7 @@ def snapshot(elapsed_s: float, *engines: tuple[int, int], **run: Any) -> Snapsho
         {
             "actor": f"engine-{index}",
             "kind": "engine",
-            "statistics": {"version": version, "sampled_tokens": tokens},
+            "statistics": {"version": version, "generated_tokens": tokens},
         }
         for index, (version, tokens) in enumerate(engines)
     ]

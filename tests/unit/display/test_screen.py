@@ -37,7 +37,7 @@ METRICS = {
 
 
 def a_snapshot(second: int, waiting: str = "", state: str = "running") -> Snapshot:
-    statistics = {"version": second, "sampled_tokens": 5000 * second}
+    statistics = {"version": second, "generated_tokens": 5000 * second}
     engine = {"actor": "engine-0", "kind": "engine", "state": state, "statistics": statistics}
     run = {"phase": "running", "elapsed_s": float(second), "step": second, "waiting": waiting}
     return Snapshot(run=run, actors=[engine], last_metrics={}, events=[])
