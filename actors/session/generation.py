@@ -37,36 +37,37 @@ def read_generated(
         EngineFault: lengths differ, a log-prob is not finite, versions do not cover the reply,
             or the finish reason is not what the tokens say.
     """
-    fault = _fault(generated, tokens_max, stop_token_ids)
+    fault = _shape_fault(generated.token_ids, generated.logprobs)
+    if not fault:
+        reply = SampledReply(
+            token_ids=from_bulk(generated.token_ids),
+            logprobs=from_bulk(generated.logprobs),
+            spans=generated.spans,
+            finish_reason=generated.finish_reason,
+            engine=engine,
+        )
+        fault = _fault(reply, tokens_max, stop_token_ids)
     if fault:
         raise EngineFault(f"{engine} answered {generated.request_id} with {fault}")
-    return SampledReply(
-        token_ids=from_bulk(generated.token_ids),
-        logprobs=from_bulk(generated.logprobs),
-        spans=generated.spans,
-        finish_reason=generated.finish_reason,
-        engine=engine,
-    )
+    return reply
 
 
-def _fault(generated: Generated, tokens_max: int, stop_token_ids: Collection[int]) -> str:
-    shape = _shape_fault(generated.token_ids, generated.logprobs)
-    if shape:
-        return shape
-    token_ids, logprobs = from_bulk(generated.token_ids), from_bulk(generated.logprobs)
+def _fault(reply: SampledReply, tokens_max: int, stop_token_ids: Collection[int]) -> str:
+    token_ids, logprobs = reply.token_ids, reply.logprobs
     count = len(token_ids)
     if not 0 < count <= tokens_max:
         return f"{count} tokens, from 1 to {tokens_max} were asked for"
-    if token_ids.min() < 0:
-        return f"token id {token_ids.min()} at {int(token_ids.argmin())}"
-    if not np.isfinite(logprobs).all():
-        place = int(np.argmin(np.isfinite(logprobs)))
+    if (lowest := int(token_ids.min())) < 0:
+        return f"token id {lowest} at {int(token_ids.argmin())}"
+    finite = np.isfinite(logprobs)
+    if not finite.all():
+        place = int(np.argmin(finite))
         return f"log-prob {logprobs[place]} at {place}"
-    covered = _cover_fault(generated.spans, count)
+    covered = _cover_fault(reply.spans, count)
     if covered:
         return covered
     last = int(token_ids[-1])
-    if generated.finish_reason is FinishReason.STOP and last not in stop_token_ids:
+    if reply.finish_reason is FinishReason.STOP and last not in stop_token_ids:
         return f"finish reason stop, but last token {last} is not in {sorted(stop_token_ids)}"
     return ""
 

@@ -99,9 +99,13 @@ class TokenRow:
 
     def prompt(self, base_turns: int, seam: Seam, piece: Piece) -> NDArray[np.int32]:
         """The prompt of a turn after the first `base_turns`, int32 [P]; the row stays as it is."""
-        base = self._token_ids[: self.base_length(base_turns) - seam.drop]
-        insert = np.array(seam.insert, dtype=np.int32)
-        return np.concatenate((base, insert, piece.token_ids), dtype=np.int32)
+        base = self.base_length(base_turns) - seam.drop
+        start = base + len(seam.insert)
+        prompt = np.empty(start + len(piece.token_ids), dtype="<i4")
+        prompt[:base] = self._token_ids[:base]
+        prompt[base:start] = seam.insert
+        prompt[start:] = piece.token_ids
+        return prompt
 
     def commit(self, base_turns: int, seam: Seam, piece: Piece, reply: SampledReply) -> None:
         """Make the first `base_turns` turns, the new prompt text and the reply the row.
@@ -119,8 +123,8 @@ class TokenRow:
         elif seam.drop:
             self._trim(seam.drop)
         self._before_turn = self._hasher.copy()
-        insert = np.array(seam.insert, dtype=np.int32)
-        self._append(insert, Provenance.TEMPLATE)
+        if seam.insert:
+            self._append(np.array(seam.insert, dtype=np.int32), Provenance.TEMPLATE)
         self._append(piece.token_ids, piece.provenance)
         prompt_end = self.length
         self._before_reply = self._hasher.copy()

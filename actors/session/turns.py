@@ -179,7 +179,7 @@ class Turns:
         generate = Generate(
             request_id=flight.request_id,
             session_id=spec.trajectory_id,
-            token_ids=to_bulk(prompt),
+            token_ids=to_bulk(prompt, "int32"),
             sampling=flight.sampling,
             version_min=self.desk.version,
         )

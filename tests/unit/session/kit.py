@@ -130,6 +130,10 @@ class Play:
         self.handle(Received(source, message, request))
         return request
 
+    def tell(self, message: Message, source: str) -> None:
+        """Tell the core something."""
+        self.handle(Received(source, message))
+
     def open(self, trajectory_id: str = "g.0", **fields: Any) -> Request:
         """Open a session."""
         return self.ask(OpenSessions(sessions=(spec(trajectory_id, **fields),)), "rollout")
@@ -250,7 +254,7 @@ def reply_to(
 
 def ids(bulk: Any) -> list[int]:
     """Token ids of a bulk."""
-    return from_bulk(bulk).tolist()
+    return [int(token) for token in from_bulk(bulk)]
 
 
 def text_of(bulk: Any) -> str:

@@ -1,4 +1,4 @@
-"""Linear histories: what may follow, what a retry goes back to, and that planning changes nothing."""
+"""Linear histories: what may follow, what a retry goes back to; planning changes nothing."""
 
 from __future__ import annotations
 

@@ -1,0 +1,179 @@
+"""Engines that refuse, die and come back: a turn is tried again, nothing of it was committed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from unit.session.kit import QUESTION, Play, ids, play
+
+from milepost.actors.effects import Answered, Unanswered, Woken
+from milepost.actors.session.engines import EnginePool
+from milepost.messages.engine import GenerateRefused
+from milepost.messages.session import ChatRefused, ChatReply
+from milepost.messages.shared import FinishReason
+from milepost.messages.supervisor import PeerRestarted
+
+TWO = ("engine-0", "engine-1")
+
+
+def die(game: Play, reason: str = "dead") -> str:
+    """The engine of the oldest open question does not answer; its name."""
+    key, ask, _ = game.open_ask()
+    del game.asks[key]
+    game.handle(Unanswered(key, ask.to, reason))
+    return ask.to
+
+
+def refuse(game: Play, *, retry: bool) -> None:
+    """The engine of the oldest open question refuses it."""
+    key, ask, generate = game.open_ask()
+    del game.asks[key]
+    told = GenerateRefused(request_id=generate.request_id, reason="queue full", retry=retry)
+    game.handle(Answered(key, ask.to, told))
+
+
+def wake(game: Play) -> None:
+    """Let the pause before the next try pass."""
+    (key,) = [key for key in game.wakes if key.startswith("again/")]
+    game.now_s = game.wakes.pop(key)
+    game.handle(Woken(key))
+
+
+def test_sessions_start_where_the_load_is_least_and_stay() -> None:
+    """An engine that holds a session's prefix computes the new suffix only."""
+    game = play(engines=TWO)
+    served = []
+    for name in ("g.0", "g.1", "g.2", "g.3"):
+        game.open(name)
+        game.chat([QUESTION], name)
+        served.append(game.open_ask()[1].to)
+        game.sample("cat")
+    assert served == ["engine-0", "engine-1", "engine-0", "engine-1"]
+    reply = {"role": "assistant", "content": "cat"}
+    game.chat([QUESTION, reply, {"role": "user", "content": "more"}], "g.3")
+    assert game.open_ask()[1].to == "engine-1"
+
+
+def test_session_actors_start_their_ties_at_different_engines() -> None:
+    """Two of them must not both send their first sessions to engine 0."""
+    assert [EnginePool(TWO, index).take() for index in range(3)] == [*TWO, "engine-0"]
+
+
+def test_a_session_moves_when_its_engine_dies_and_says_why() -> None:
+    """The same prompt goes to the other engine at once; the trajectory carries the reason."""
+    game = play(engines=TWO)
+    game.open()
+    request = game.chat([QUESTION])
+    before = ids(game.open_ask()[2].token_ids)
+    assert die(game, "restarted") == "engine-0"
+    _, ask, generate = game.open_ask()
+    assert (ask.to, ids(generate.token_ids)) == ("engine-1", before)
+    game.sample("cat")
+    assert isinstance(game.replies[request], ChatReply)
+    game.finish()
+    trajectory = game.take().trajectory
+    assert trajectory.metadata["engine_moves"] == ["engine-0 did not answer: restarted"]
+    assert trajectory.turns[0].engine == "engine-1"
+    assert game.core.statistics()["engines_failed"] == {"engine-0": "restarted"}
+
+
+def test_new_sessions_avoid_an_engine_until_it_is_back() -> None:
+    """It has the fewest sessions because it died."""
+    game = play(engines=TWO)
+    game.open("g.0")
+    game.chat([QUESTION], "g.0")
+    die(game)
+    game.sample("cat")
+    game.open("g.1")
+    game.chat([QUESTION], "g.1")
+    assert game.open_ask()[1].to == "engine-1"
+    game.sample("cat")
+    game.tell(PeerRestarted(actor="engine-0", incarnation=2), "supervisor")
+    game.open("g.2")
+    game.chat([QUESTION], "g.2")
+    assert game.open_ask()[1].to == "engine-0"
+
+
+def test_the_only_engine_is_tried_again_after_growing_pauses() -> None:
+    """It may be restarting; one that is back serves the turn as if nothing had happened."""
+    game = play()
+    game.open()
+    request = game.chat([QUESTION])
+    pauses = []
+    for _ in range(3):
+        die(game)
+        before = game.now_s
+        wake(game)
+        pauses.append(round(game.now_s - before, 3))
+    assert pauses == [0.05, 0.1, 0.2]
+    game.sample("cat")
+    assert isinstance(game.replies[request], ChatReply)
+
+
+def test_patience_ends_with_a_reason() -> None:
+    """An infrastructure failure, named as one: the agent must not take it for its own."""
+    game = play()
+    game.open()
+    request = game.chat([QUESTION])
+    while request not in game.replies:
+        die(game)
+        if request not in game.replies:
+            wake(game)
+    refused: Any = game.replies[request]
+    assert isinstance(refused, ChatRefused)
+    assert refused.kind == "engine"
+    assert "engine-0 did not answer: dead" in refused.reason
+    assert 10.0 <= game.now_s < 13.0
+    assert game.core._sessions["g.0"].flight is None
+
+
+def test_a_refusal_that_may_pass_is_tried_again_and_another_is_not() -> None:
+    """A full queue empties; a request that is wrong stays wrong."""
+    game = play()
+    game.open()
+    first = game.chat([QUESTION])
+    refuse(game, retry=True)
+    wake(game)
+    game.sample("cat")
+    assert isinstance(game.replies[first], ChatReply)
+    second = game.chat([QUESTION])
+    refuse(game, retry=False)
+    refused: Any = game.replies[second]
+    assert (refused.kind, "queue full" in refused.reason) == ("engine", True)
+
+
+def test_an_aborted_generation_is_tried_again_from_its_prompt() -> None:
+    """What it had so far is counted as wasted; a reply is one generation or none."""
+    game = play()
+    game.open()
+    request = game.chat([QUESTION])
+    game.sample("ca", finish_reason=FinishReason.ABORT)
+    wasted = game.desk.counters.tokens_wasted
+    assert wasted > 0
+    wake(game)
+    game.sample("cat")
+    assert isinstance(game.replies[request], ChatReply)
+    assert len(game.core._sessions["g.0"].row.turns) == 1
+
+
+def test_an_answer_that_is_broken_is_refused_and_nothing_of_it_stays() -> None:
+    """Its tokens would train under versions nobody can name."""
+    game = play()
+    game.open()
+    request = game.chat([QUESTION])
+    game.sample("cat", spans=())
+    refused: Any = game.replies[request]
+    assert refused.kind == "engine"
+    assert "version spans up to 0" in refused.reason
+    assert game.core._sessions["g.0"].row.length == 0
+
+
+def test_the_late_answer_of_a_dead_engine_changes_nothing() -> None:
+    """The session has moved on; the old request's answer belongs to no turn."""
+    game = play(engines=TWO)
+    game.open()
+    game.chat([QUESTION])
+    die(game)
+    game.sample("dog")
+    row = game.core._sessions["g.0"].row
+    assert len(row.turns) == 1
