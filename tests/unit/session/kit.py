@@ -36,8 +36,14 @@ from milepost.actors.session.text.tokenizer import load_tokenizer
 from milepost.configs.recipes.lookup.clerk import demonstrations
 from milepost.configs.recipes.lookup.directory import VALUES
 from milepost.configs.recipes.tiny.tokenizer import render, train_tokenizer, write_tokenizer
-from milepost.messages.engine import Generate, Generated
-from milepost.messages.session import ChatTurn, FinishTrajectory, OpenSessions, SessionSpec
+from milepost.messages.engine import AbortRequests, Generate, Generated
+from milepost.messages.session import (
+    ChatRefused,
+    ChatTurn,
+    FinishTrajectory,
+    OpenSessions,
+    SessionSpec,
+)
 from milepost.messages.shared import (
     ChatMessage,
     EpisodeLimits,
@@ -260,3 +266,26 @@ def ids(bulk: Any) -> list[int]:
 def text_of(bulk: Any) -> str:
     """Their text."""
     return renderer().tokenizer.decode(ids(bulk))
+
+
+def aborts(game: Play) -> list[str]:
+    """Requests that engines were told to stop."""
+    return [
+        name
+        for tell in game.told
+        if isinstance(tell.message, AbortRequests)
+        for name in tell.message.request_ids
+    ]
+
+
+def row_of(core: SessionCore, trajectory_id: str = "g.0") -> Any:
+    """The row of an open session."""
+    return core._sessions[trajectory_id].row
+
+
+def refused(game: Play, request: Request, kind: str) -> str:
+    """The reason of a refusal of this kind."""
+    answer = game.replies[request]
+    assert isinstance(answer, ChatRefused), answer
+    assert answer.kind == kind, answer
+    return answer.reason
