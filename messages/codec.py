@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import Any, Final, TypeAlias
 
-import msgpack
 from msgspec import ValidationError, convert, to_builtins
 
 from milepost.messages import registry
@@ -22,6 +21,7 @@ from milepost.messages.control import NotUnderstood
 from milepost.messages.envelope import PROTOCOL
 from milepost.messages.errors import ProtocolError
 from milepost.messages.limits import BusLimits
+from milepost.messages.msgpacking import pack, unpack
 from milepost.messages.shared import Message
 from milepost.messages.structure import check_structure
 from milepost.messages.upgrades import UPGRADES, Upgrade, upgrade
@@ -120,7 +120,7 @@ class Codec:
 
         hook = replace if known.has_bulk else None
         try:
-            body = msgpack.packb(to_builtins(message, builtin_types=_RAW, enc_hook=hook))
+            body = pack(to_builtins(message, builtin_types=_RAW, enc_hook=hook))
         except (TypeError, ValueError, OverflowError, RecursionError) as error:
             raise TypeError(f"{known.name} cannot travel: {error}") from error
         self._check_sizes(known.name, body, buffers)
@@ -156,7 +156,7 @@ class Codec:
             items_max=limits.items_max,
         )
         try:
-            fields = msgpack.unpackb(body, ext_hook=_refuse_extension)
+            fields = unpack(body, ext_hook=_refuse_extension)
             if version < PROTOCOL and self._upgrades:
                 fields = upgrade(type_name, fields, version, self._upgrades)
             hook = _Bulks(buffers, opener) if known.has_bulk else None
@@ -209,7 +209,7 @@ class _Bulks:
         shape = value.get("shape")
         if dtype not in ITEM_BYTES:
             raise ValueError(f"unknown bulk dtype {dtype!r}")
-        if not isinstance(shape, list) or len(shape) > 8:  # noqa: PLR2004
+        if not isinstance(shape, list) or len(shape) > 8:
             raise ValueError(f"bulk shape must be an array of at most 8 sizes, got {shape!r:.80}")
         if any(type(size) is not int or size < 0 for size in shape):
             raise ValueError(f"bulk shape has a size that is no count: {shape!r:.80}")

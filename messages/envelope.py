@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import Annotated, Final, TypeAlias
 
-import msgpack
 from msgspec import Meta, Struct, ValidationError, convert
 
 from milepost.messages.errors import ProtocolError
+from milepost.messages.msgpacking import pack, unpack
 
 PROTOCOL: Final = (1, 0)
 """Major and minor version of everything in `milepost.messages`; the rules are in protocol.md."""
@@ -46,7 +46,7 @@ class Header(Struct, frozen=True, array_like=True):
 
 def pack_header(header: Header) -> bytes:
     """The frame of this header."""
-    return msgpack.packb(  # type: ignore[no-any-return]
+    return pack(
         (
             header.major,
             header.minor,
@@ -62,7 +62,7 @@ def pack_header(header: Header) -> bytes:
     )
 
 
-def unpack_header(frame: bytes) -> Header:
+def unpack_header(frame: bytes | memoryview) -> Header:
     """Read a header frame.
 
     Raises:
@@ -71,6 +71,6 @@ def unpack_header(frame: bytes) -> Header:
     if len(frame) > HEADER_BYTES_MAX:
         raise ProtocolError(f"header of {len(frame)} bytes, the limit is {HEADER_BYTES_MAX}")
     try:
-        return convert(msgpack.unpackb(frame), Header)
+        return convert(unpack(frame), Header)
     except (ValidationError, ValueError, TypeError, RecursionError) as error:
         raise ProtocolError(f"header cannot be read: {error}") from error

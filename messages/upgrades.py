@@ -36,8 +36,9 @@ def upgrade(
     """
     if not isinstance(body, dict):
         raise ProtocolError(f"{type_name}: body is a {type(body).__name__}, not a map")
+    newest: dict[str, Any] = body
     for step in steps:
         change = step.bodies.get(type_name)
         if version < step.to and change is not None:
-            body = change(body)
-    return body
+            newest = change(newest)
+    return newest

@@ -61,7 +61,7 @@ def _lock(lock: str, path: str) -> int:
             os.close(descriptor)
             raise AddressError(f"another process owns {path}") from error
         try:
-            same = os.stat(lock).st_ino == os.fstat(descriptor).st_ino
+            same = Path(lock).stat().st_ino == os.fstat(descriptor).st_ino
         except FileNotFoundError:
             same = False
         if same:

@@ -9,10 +9,10 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import Annotated, Any, Final, TypeAlias
 
-import msgpack
 from msgspec import Meta, Struct, ValidationError, convert
 
 from milepost.messages.errors import ProtocolError
+from milepost.messages.msgpacking import pack, packer, unpack
 
 DELIVERY_BYTES_MAX: Final = 64
 RELEASED_MAX: Final = 4096
@@ -58,7 +58,7 @@ class Delivery(Struct, frozen=True, array_like=True):
     answer is missing. ACK: what is up to this number and not in `received` was lost."""
 
 
-_packer = msgpack.Packer()
+_pack = packer()
 
 
 def pack_delivery(
@@ -71,9 +71,7 @@ def pack_delivery(
     argument: int,
 ) -> bytes:
     """The frame; on the event loop's thread only."""
-    return _packer.pack(  # type: ignore[no-any-return]
-        (kind, incarnation, base, last, received, taken, argument)
-    )
+    return _pack((kind, incarnation, base, last, received, taken, argument))
 
 
 def unpack_delivery(frame: bytes | memoryview) -> Delivery:
@@ -85,7 +83,7 @@ def unpack_delivery(frame: bytes | memoryview) -> Delivery:
     if len(frame) > DELIVERY_BYTES_MAX:
         raise ProtocolError(f"delivery frame of {len(frame)} bytes, limit {DELIVERY_BYTES_MAX}")
     try:
-        fields: Any = msgpack.unpackb(frame)
+        fields: Any = unpack(frame)
         return convert(fields, Delivery)
     except (ValidationError, ValueError, TypeError, RecursionError) as error:
         raise ProtocolError(f"delivery frame cannot be read: {error}") from error
@@ -93,7 +91,7 @@ def unpack_delivery(frame: bytes | memoryview) -> Delivery:
 
 def pack_released(message_ids: list[int]) -> bytes:
     """The second frame of RELEASE."""
-    return msgpack.packb(message_ids)  # type: ignore[no-any-return]
+    return pack(message_ids)
 
 
 def unpack_released(frame: bytes | memoryview) -> list[int]:
@@ -105,6 +103,6 @@ def unpack_released(frame: bytes | memoryview) -> list[int]:
     if len(frame) > 9 * RELEASED_MAX + 3:
         raise ProtocolError(f"release of {len(frame)} bytes")
     try:
-        return convert(msgpack.unpackb(frame), list[int])
+        return convert(unpack(frame), list[int])
     except (ValidationError, ValueError, TypeError, RecursionError) as error:
         raise ProtocolError(f"release cannot be read: {error}") from error

@@ -8,16 +8,15 @@ from hashlib import blake2b
 from itertools import count
 from time import time_ns
 
-import msgpack
-
 from milepost.messages.bus.transport import Transport
 from milepost.messages.envelope import PROTOCOL
 from milepost.messages.limits import BusLimits
+from milepost.messages.msgpacking import packer
 
 ACK_DELAY_S = 0.05
 """How long an acknowledgement waits for something to ride on, where nobody waits for it."""
 
-_packer = msgpack.Packer()
+_pack = packer()
 
 
 @dataclass(slots=True)
@@ -47,7 +46,7 @@ class Host:
 
     def header(self, type_name: str, message_id: int, cause: int, sequence: int) -> bytes:
         """The header frame of one message of ours; on the event loop's thread only."""
-        return _packer.pack(  # type: ignore[no-any-return]
+        return _pack(
             (
                 *PROTOCOL,
                 type_name,

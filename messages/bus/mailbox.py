@@ -99,8 +99,7 @@ class Mailbox:
 
     def _bound(self) -> None:
         depth = len(self.entries)
-        if depth > self.peak:
-            self.peak = depth
+        self.peak = max(self.peak, depth)
         if depth >= self.host.limits.inbox_messages_max and not self.paused:
             self.paused = True
             self.host.transport.pause(True)  # noqa: FBT003
@@ -239,14 +238,14 @@ class Mailbox:
         kind: Kind,
         message_id: int,
         encoded: Encoded,
-        settle: Callable[[bool], None] | None,
+        settle: Callable[[bool], None] | None = None,
     ) -> None:
         """Send this answer, and keep it until the asker has it."""
         source = entry.source
         sequence = source.reply_sequence
         source.reply_sequence += 1
         header = self.host.header(encoded.type, message_id, entry.header.id, sequence)
-        frames = (header, encoded.body, *encoded.buffers)
+        frames: Frames = (header, encoded.body, *encoded.buffers)
         reply = Reply(kind, sequence, frames, entry.deadline, settle)
         source.replies.append(reply)
         self.owing[source.route] = source

@@ -293,9 +293,7 @@ class Outbound:
         late = [one for one in self.waiting if one.is_over(now)]
         for sent in late:
             self.waiting.remove(sent)
-        for sent in self.unacked:
-            if sent.kind is not Kind.SKIP and sent.is_over(now):
-                late.append(sent)
+        late += [one for one in self.unacked if one.kind is not Kind.SKIP and one.is_over(now)]
         late += [one for one in self.asks.values() if one.is_over(now)]
         for sent in late:
             self._fail(sent, self._state_of(sent, now))

@@ -11,8 +11,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Final
+from typing import Final
 
+from milepost.messages.bus.returning import Origin
 from milepost.messages.bus.shared_memory import Borrower, Lender, Loan
 from milepost.messages.bus.transport import Frames
 from milepost.messages.codec import Codec, Encoded
@@ -34,8 +35,9 @@ class Packing:
         run_id: other runs' messages and memory are refused.
         limits: of the bus.
         loop: the event loop.
-        given_back: gets the token of an `unpack` whose shared memory nobody refers to any more,
+        given_back: gets the origin of an `unpack` whose shared memory nobody refers to any more,
             on any thread.
+        wake: has `lender.tick` called at this time.
     """
 
     def __init__(
@@ -44,7 +46,8 @@ class Packing:
         run_id: str,
         limits: BusLimits,
         loop: asyncio.AbstractEventLoop,
-        given_back: Callable[[Any], None],
+        given_back: Callable[[Origin], None],
+        wake: Callable[[float], None],
     ) -> None:
         self._name = name
         self._run_id = run_id
@@ -53,6 +56,7 @@ class Packing:
         self._codec = Codec(limits)
         self.lender = Lender(run_id, loop.time, limits.lease_s)
         self.borrower = Borrower(run_id, given_back)
+        self._wake = wake
         self._has_memory = self.lender.usable
         self._big: set[str] = set()
         self._going = ThreadPoolExecutor(max_workers=1, thread_name_prefix="bus-out")
@@ -112,8 +116,18 @@ class Packing:
         if shared is not None:
             return shared
         self.num_without_room += 1
-        self.lender.settle(message_id, taken=False)
+        self.settle(message_id, taken=False)
         return encoded
+
+    def settle(self, message_id: int, taken: bool) -> None:  # noqa: FBT001
+        """A message is not sent again; if it was lent, its loan goes on or is lost."""
+        self.lender.settle(message_id, taken=taken)
+        self._wake(self.lender.due)
+
+    def give_back(self, message_id: int) -> None:
+        """The receiver of this message does not read its shared memory any more."""
+        self.lender.give_back(message_id)
+        self._wake(self.lender.due)
 
     def _share(self, message: Message, loan: Loan) -> Encoded | None:
         if not self.lender.fill(loan):
@@ -126,13 +140,13 @@ class Packing:
         """Whether `unpack_aside` should be used."""
         return len(body) > OFF_LOOP_BYTES
 
-    def unpack(self, header: Header, frames: Frames, token: object) -> Message:
+    def unpack(self, header: Header, frames: Frames, origin: Origin) -> Message:
         """The message of these frames (body first).
 
         Args:
             header: of the message.
             frames: body and buffers.
-            token: what `given_back` gets, once, if the message lay in shared memory.
+            origin: what `given_back` gets, once, if the message lies in shared memory.
 
         Raises:
             ProtocolError: it cannot be read here, with the reason.
@@ -143,7 +157,7 @@ class Packing:
             bytes(frames[0]),
             frames[1:],
             version=(header.major, header.minor),
-            opener=self.borrower.opener(token),
+            opener=self.borrower.opener(origin),
         )
 
     def _check(self, header: Header) -> None:
@@ -168,9 +182,9 @@ class Packing:
             raise ProtocolError(f"{header.type} came as a refusal")
         return message
 
-    async def unpack_aside(self, header: Header, frames: Frames, token: object) -> Message:
+    async def unpack_aside(self, header: Header, frames: Frames, origin: Origin) -> Message:
         """The same on a worker thread."""
-        return await self._loop.run_in_executor(self._coming, self.unpack, header, frames, token)
+        return await self._loop.run_in_executor(self._coming, self.unpack, header, frames, origin)
 
     def close(self) -> None:
         """Remove all shared memory of ours, end the threads."""

@@ -91,11 +91,9 @@ class Reader:
 
     def _read(self) -> None:
         """Read what is there, a batch at most."""
-        if self._closed:
-            return
         asked = 2
         for _ in range(BATCH):
-            if self._paused:
+            if self._paused or self._closed:
                 return
             # Asking is cheaper than a failed attempt; with many waiting, attempts are cheaper.
             if asked:
@@ -110,8 +108,6 @@ class Reader:
                 return
             if frames is not None:
                 self._deliver(frames)
-            if self._closed:
-                return
         self._look()
 
     def _message(self) -> list[bytes | memoryview] | None:

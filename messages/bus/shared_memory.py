@@ -198,18 +198,22 @@ class Lender:
         while len(self.free) > 1 and sum(one.size for one in self.free) > POOL_BYTES_MAX:
             self._remove(self.free.pop(0))
 
-    def tick(self, now: float) -> float:
-        """End leases and drop what lies idle; returns when to come again."""
+    @property
+    def due(self) -> float:
+        """When `tick` has something to do."""
+        idle = [one.idle_since + IDLE_S for one in self.free]
+        leases = [one.since + self.lease_s for one in self.loans.values() if one.acknowledged]
+        return min((*idle, *leases), default=float("inf"))
+
+    def tick(self, now: float) -> None:
+        """End leases; remove what lies idle."""
         for message_id, loan in list(self.loans.items()):
-            if loan.since + self.lease_s <= now and loan.acknowledged:
+            if loan.acknowledged and loan.since + self.lease_s <= now:
                 loan.segment.doomed = True
                 self._end(message_id)
         for segment in [one for one in self.free if one.idle_since + IDLE_S <= now]:
             self.free.remove(segment)
             self._remove(segment)
-        dues = [one.idle_since + IDLE_S for one in self.free]
-        dues += [max(now + 1, one.since + self.lease_s) for one in self.loans.values()]
-        return min(dues, default=float("inf"))
 
     def _remove(self, segment: Segment) -> None:
         self._segments.pop(segment.name, None)

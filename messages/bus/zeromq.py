@@ -200,7 +200,7 @@ class ZmqTransport:
         return tuple(self._addresses)
 
     def is_local(self, peer: str) -> bool:
-        """ipc never leaves the host. Our own name: whether our mailbox is on ipc."""
+        """Whether it is on ipc, which never leaves the host; so is our own mailbox, or not."""
         address = self._addresses.get(peer)
         return address is not None and bool(ipc_path(address.endpoint))
 

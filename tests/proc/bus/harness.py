@@ -55,10 +55,9 @@ class World:
         self.open.remove(bus)
         bus._closed = "killed"
         await bus._host.transport.close(0)
-        for link in bus._links.values():
-            link.fail_all("killed")
-        if bus._timer is not None:
-            bus._timer.cancel()
+        bus._links.fail_all("killed")
+        bus._alarm.cancel()
+        bus._returning.close()
         bus._on_arrival()
         bus._packing.close()
 
