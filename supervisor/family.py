@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import subprocess
-import sys
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -21,12 +19,10 @@ from milepost.supervisor.cleanup.registry import Registry, identity_record, read
 from milepost.supervisor.events import ChildExited, ChildNotStarted, ChildStarted, Event
 from milepost.supervisor.folder import RunFolder
 from milepost.supervisor.logs import last_lines, log_path
-from milepost.supervisor.places import Exit, LocalProcess, Order, Place, Process
+from milepost.supervisor.places import Exit, Order, Place, Process
 from milepost.supervisor.plan import ChildPlan
 
-JANITOR: Final = "janitor"
-JANITORS_MAX: Final = 4
-"""Replacements end after this many; `milepost reap` remains."""
+RELEASE_S: Final = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,10 +73,6 @@ class Family:
         self._disk = ThreadPoolExecutor(1, thread_name_prefix="registry")
         self._processes: dict[str, Process] = {}
         self._held: dict[str, ResourceTaken] = {}
-        self._janitor: LocalProcess | None = None
-        self._janitor_pipe = -1
-        self._num_janitors = 0
-        self._closing = False
         self._topology_hash = topology_hash(facts.topology)
 
     # ---- children ------------------------------------------------------------------------
@@ -170,7 +162,7 @@ class Family:
 
     def _run_release(self, name: str, argv: list[str]) -> None:
         done = subprocess.run(
-            argv, check=False, stdin=subprocess.DEVNULL, capture_output=True, timeout=30
+            argv, check=False, stdin=subprocess.DEVNULL, capture_output=True, timeout=RELEASE_S
         )
         if done.returncode == 0:
             self._registry.append({"kind": "released", "name": name})
@@ -185,46 +177,12 @@ class Family:
 
         written.add_done_callback(check)
 
-    # ---- the janitor -----------------------------------------------------------------------
-
-    def start_janitor(self) -> None:
-        """Start the process that cleans up if this one is killed; start it again if it dies.
-
-        Raises:
-            OSError: it cannot be started.
-        """
-        read, write = os.pipe()
-        with self.log_of(JANITOR).open("ab") as log:
-            popen = subprocess.Popen(
-                [
-                    *(sys.executable, "-P", "-m", "milepost.supervisor.cleanup.janitor"),
-                    str(self._folder.path),
-                ],
-                stdin=read,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
-        os.close(read)
-        self._janitor, self._janitor_pipe = LocalProcess(popen), write
-        self._num_janitors += 1
-        self._janitor.ended.add_done_callback(self._janitor_ended)
-
-    def _janitor_ended(self, _done: asyncio.Future[Exit]) -> None:
-        os.close(self._janitor_pipe)
-        if not self._closing and self._num_janitors < JANITORS_MAX:
-            self.start_janitor()
-
     async def close(self) -> Reaped:
         """Take away everything the run owns; every child has ended."""
-        loop = asyncio.get_running_loop()
-        self._closing = True
         self._place.close()
+        loop = asyncio.get_running_loop()
         reaped = await loop.run_in_executor(self._disk, self._take_away)
         self._disk.shutdown()
-        if self._janitor is not None:
-            self._janitor.send_signal("KILL")
-            await self._janitor.ended
         return reaped
 
     def _take_away(self) -> Reaped:

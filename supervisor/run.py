@@ -24,6 +24,7 @@ from milepost.supervisor.attach import Door
 from milepost.supervisor.book import SUPERVISOR
 from milepost.supervisor.cleanup.processes import identity_of
 from milepost.supervisor.cleanup.registry import PRIVATE, Registry, identity_record
+from milepost.supervisor.companions import Companions
 from milepost.supervisor.core import SupervisorCore
 from milepost.supervisor.display import Display
 from milepost.supervisor.events import Broken, Interrupted
@@ -34,6 +35,7 @@ from milepost.supervisor.places import LocalPlace, Place
 from milepost.supervisor.plan import children_of
 from milepost.supervisor.recording.recorder import Files, Recorder
 from milepost.supervisor.recording.summary import summarize
+from milepost.supervisor.recording.tracker import trackers_of
 from milepost.supervisor.shell import Shell
 from milepost.supervisor.sockets import (
     ATTACH,
@@ -77,6 +79,7 @@ async def supervise(
         FolderInUse: another run goes on in this folder.
         OSError: the run folder cannot be written.
         AddressError: the supervisor's mailbox cannot be bound.
+        ConfigError: a tracking service is asked for whose package is not installed.
     """
     folder = RunFolder(run_folder)
     try:
@@ -97,6 +100,7 @@ class _Run:
         self._display = display
         self._run_id = secrets.token_hex(8)
         self._started_at = time.time()
+        self._trackers = trackers_of(topology.tracking)
         self._plans = {plan.name: plan for plan in children_of(topology)}
         self._about: dict[str, Any] = {
             "name": topology.run.name,
@@ -176,13 +180,18 @@ class _Run:
             stack.enter_context(_signals(shell))
             stack.enter_context(_loop_errors(shell))
             receiver = asyncio.create_task(shell.receive(), name="receive")
+            companions = Companions(self._folder.path, self._run_id, shell.record)
             try:
-                family.start_janitor()
+                companions.start_janitor()
+                for kind, target in self._trackers.items():
+                    companions.start_tracker(kind, target)
                 yield shell, family
             finally:
                 shell.stop_clock()
                 await bus.close(deadline_s=BUS_CLOSE_S)
                 await receiver
+                await recorder.settled()
+                await companions.finish_trackers()
                 for problem in (await family.close()).problems:
                     shell.record(EventReported(source=SUPERVISOR, kind="left_behind", text=problem))
 

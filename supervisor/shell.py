@@ -171,6 +171,9 @@ class Shell:
     def _carry_out(self, effect: Effect) -> None:
         match effect:
             case StartChild(actor, incarnation):
+                if incarnation:
+                    # Questions that the dead one took fail now, not at their deadlines.
+                    self._bus.peer_is_now(actor, incarnation)
                 self.family.start(actor, incarnation)
             case SignalChild(actor, name):
                 self.family.send_signal(actor, name)

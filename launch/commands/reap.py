@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -43,7 +44,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def lines_of(reaped: Reaped) -> list[str]:
     """One line for each kind of thing taken away, then the problems."""
-    kinds = {
+    kinds: dict[str, Sequence[int | str]] = {
         "killed processes": reaped.processes,
         "removed socket folders": reaped.folders,
         "removed shared memory": reaped.segments,

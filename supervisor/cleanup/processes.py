@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 import time
@@ -15,6 +14,7 @@ RUN_VARIABLE: Final = "MILEPOST_RUN"
 """Set to the run's id in every child, and so in whatever the child starts."""
 PROC: Final = Path("/proc")
 POLL_S: Final = 0.02
+LOOKS: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,13 +116,15 @@ def kill_all(identities: Iterable[Identity], run_id: str, *, deadline_s: float) 
     wanted = set(identities)
     killed: set[int] = set()
     until_s = time.monotonic() + deadline_s
+    num_empty = 0
     while True:
-        # Asked again each time: a member may have started another one meanwhile.
+        # Looked for again each time, since a member may have started another one meanwhile; and
+        # twice at the end, since a process shows no environment in the middle of its exec.
         alive = {each for each in wanted | set(members_of(run_id)) if each.alive}
-        if not alive:
+        num_empty = 0 if alive else num_empty + 1
+        if num_empty == LOOKS:
             return sorted(killed)
         killed |= {each.pid for each in alive if each.kill()}
-        if time.monotonic() > until_s:
+        if alive and time.monotonic() > until_s:
             raise TimeoutError(f"processes {sorted(each.pid for each in alive)} survive SIGKILL")
-        with contextlib.suppress(InterruptedError):
-            time.sleep(POLL_S)
+        time.sleep(POLL_S)

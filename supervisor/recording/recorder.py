@@ -88,6 +88,8 @@ class Recorder:
         self._work = asyncio.Event()
         self._room = asyncio.Event()
         self._room.set()
+        self._idle = asyncio.Event()
+        self._idle.set()
         self._closing = False
         self._task: asyncio.Task[None] | None = None
 
@@ -98,6 +100,7 @@ class Recorder:
     def record(self, message: EventReported | StepRecorded) -> None:
         """Take one record; it is stamped with the present time and written soon."""
         self._pending.append((message, time.time()))
+        self._idle.clear()
         self._work.set()
         if len(self._pending) >= PENDING_MAX:
             self._room.clear()
@@ -105,6 +108,10 @@ class Recorder:
     async def room(self) -> None:
         """Wait until the disk has caught up; for whoever takes records from others."""
         await self._room.wait()
+
+    async def settled(self) -> None:
+        """Wait until everything taken so far has been written."""
+        await self._idle.wait()
 
     async def close(self) -> None:
         """Write what is pending and close the files."""
@@ -121,8 +128,10 @@ class Recorder:
         while True:
             if not self._pending:
                 if self._closing:
+                    self._idle.set()
                     return
                 self._work.clear()
+                self._idle.set()
                 await self._work.wait()
                 continue
             batch = tuple(self._pending)
@@ -145,5 +154,14 @@ class Recorder:
 
 
 def _append(file: BinaryIO, line: dict[str, Any]) -> None:
-    file.write(orjson.dumps(line, default=repr, option=orjson.OPT_APPEND_NEWLINE))
+    options = orjson.OPT_APPEND_NEWLINE | orjson.OPT_NON_STR_KEYS
+    try:
+        text = orjson.dumps(line, default=repr, option=options)
+    except TypeError:
+        # Integers beyond 64 bits and keys of a strange type: what was said is kept as text.
+        plain = {
+            key: value if isinstance(value, float) else str(value) for key, value in line.items()
+        }
+        text = orjson.dumps(plain, option=options)
+    file.write(text)
     file.flush()

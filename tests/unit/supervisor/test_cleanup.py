@@ -37,10 +37,22 @@ RUN = "00c0ffee00c0ffee"
 def sleeper() -> Iterator[subprocess.Popen[bytes]]:
     """A process of run `RUN`."""
     environment = {**os.environ, RUN_VARIABLE: RUN}
-    process = subprocess.Popen(["sleep", "60"], env=environment, start_new_session=True)
+    process = subprocess.Popen(
+        ["cat"],
+        env=environment,
+        start_new_session=True,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    # Between its exec and its first instruction a process shows no environment yet.
+    process.stdin.write(b"here\n")
+    process.stdin.flush()
+    assert process.stdout.readline() == b"here\n"
     yield process
     process.kill()
-    process.wait()
+    process.communicate()
 
 
 @pytest.fixture

@@ -110,3 +110,14 @@ async def test_a_disk_that_is_full_is_said_once() -> None:
     assert reasons == ["the run folder cannot be written: [Errno 28] No space left on device"]
     with pytest.raises(OSError, match="No space left"):
         files._metrics.close()
+
+
+def test_an_event_with_values_that_json_has_not_is_kept_as_text(tmp_path: Path) -> None:
+    files = Files(tmp_path, tensorboard=False)
+    values = {"ids": {7: "a"}, "big": 2**80}
+    files.event(EventReported(source="rollout", kind="odd", text="", values=values), 2.0)
+    files.event(EventReported(source="rollout", kind="fine", text="", values={"k": {7: 1}}), 2.0)
+    files.close()
+    first, second = lines(tmp_path / "events.jsonl")
+    assert str(2**80) in str(first["values"])
+    assert second["values"] == {"k": {"7": 1}}
