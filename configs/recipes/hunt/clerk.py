@@ -26,7 +26,7 @@ from milepost.messages.shared import ChatMessage, Prompt
 class Clerk(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How careless the hunter is."""
 
-    smart: float = 0.5
+    smart: float = 0.4
     """Chance to do what the hint says; otherwise anything, the right thing included."""
     conversations: int = 3000
     """How many hunts there are; the training goes over them several times."""

@@ -26,17 +26,22 @@ class Trained(Struct, kw_only=True):
 
     cpu_s_per_step: float
     wall_s_per_step: float
-    cpu_s_to_success: float | None
+    wall_s_to_success: float | None
     """Until the mean success of the last five batches passed 0.9."""
     solved: list[float]
     """Share of each batch's episodes."""
 
 
 class Loop:
-    """A policy with its tokenizer, in a folder of its own."""
+    """A policy with its tokenizer.
+
+    Args:
+        task: what it is trained on.
+        folder: of the checkpoint that it starts from.
+        seed: of the order of prompts.
+    """
 
     def __init__(self, task: Task, folder: Path, seed: int) -> None:
-        task.create(str(folder), seed)
         self.task = task
         self.seed = seed
         self.policy = Policy(folder)
@@ -83,13 +88,13 @@ class Loop:
             grpo_step(learner, rows, algorithm)
             solved.append(success_of(rows))
             if reached is None and sum(solved[-WINDOW:]) / WINDOW >= SUCCESS:
-                reached = time.process_time() - cpu_s
+                reached = time.perf_counter() - wall_s
             if watch is not None:
                 watch(step, rows)
         return Trained(
             cpu_s_per_step=(time.process_time() - cpu_s) / steps,
             wall_s_per_step=(time.perf_counter() - wall_s) / steps,
-            cpu_s_to_success=reached,
+            wall_s_to_success=reached,
             solved=solved,
         )
 
