@@ -26,7 +26,7 @@ RECIPES = ("lookup", "lookup_sync")
 
 def run(recipe: str, folder: Path) -> Record:
     """One whole run as a user starts it; the warm-up is made first when it is not kept yet."""
-    command = [Path(sys.executable).with_name("milepost"), "run", recipe]
+    command = [str(Path(sys.executable).with_name("milepost")), "run", recipe]
     subprocess.run([*command, "--plain", "--out", str(folder)], check=True, timeout=600)
     return read_record(folder)
 
