@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import TypeAlias
 
 from milepost.messages.bulk import Bulk
@@ -41,4 +42,50 @@ class RowsScored(Message, kw_only=True):
     """float32 [T] each; position 0 is 0."""
 
 
-TrainerInbox: TypeAlias = VersionPublished | VersionFailed | ScoreRows
+class PartChecked(Message, kw_only=True):
+    """Rank to rank 0: my part of the batch of `step` is here, and the door has looked at it."""
+
+    step: NonNegative
+    attempt: NonNegative
+    """Counts how often the batch of this step was asked for, after refusals at the door."""
+    rank: NonNegative
+    group_ids: tuple[str, ...] = ()
+    """Groups the door refuses."""
+    reasons: tuple[str, ...] = ()
+    oldest: dict[str, int] = {}
+    """For each group let in, the oldest version of its tokens in this part."""
+    exhausted: str = ""
+    """Why there is no batch, and never will be; empty when there is one."""
+
+
+class RankOrder(StrEnum):
+    """What rank 0 has all ranks do, in the order it says so."""
+
+    ASK = "ask"
+    """Ask the buffer for the batch of `step` and check it; `PartChecked`."""
+    TRAIN = "train"
+    """Train the batch that was checked."""
+    EXPORT = "export"
+    SAVE = "save"
+    SCORE = "score"
+    FINISH = "finish"
+    """Nothing more will be ordered."""
+
+
+class RankOrdered(Message, kw_only=True):
+    """Rank 0 to the others: collective work must begin on all ranks, in one order."""
+
+    index: NonNegative
+    """Counts the orders, so that a gap is noticed."""
+    order: RankOrder
+    step: NonNegative
+    """Batch (ask, train), or batches trained (export, save, score)."""
+    attempt: NonNegative = 0
+    final: bool = False
+    """Export, save: of the last version."""
+    rows: tuple[Bulk, ...] = ()
+    """Score: int32 [T] each."""
+    temperature: float = 1.0
+
+
+TrainerInbox: TypeAlias = VersionPublished | VersionFailed | ScoreRows | PartChecked | RankOrdered

@@ -1,1 +1,4 @@
-"""The FSDP2 trainer: sharded model, packed batches, checkpoints, export."""
+"""The `fsdp` kind of trainer: a Hugging Face model under FSDP2, on packed rows.
+
+Everything here runs on one worker thread of a rank and may be collective over the ranks.
+"""

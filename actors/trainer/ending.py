@@ -1,0 +1,70 @@
+"""Checkpoints, drains and the end of the work: what must be safe before it is said."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from milepost.actors.effects import Effect, Reply, Request
+from milepost.actors.trainer.plan import TrainerPlan
+from milepost.actors.trainer.ranks import Ranks
+from milepost.actors.trainer.sure import SureWords
+from milepost.actors.trainer.works import SaveCheckpoint, Saved
+from milepost.messages.buffer import CheckpointSaved
+from milepost.messages.supervisor import Drained
+from milepost.messages.trainer import RankOrder
+
+
+@dataclass(slots=True)
+class Ending:
+    """Which versions are saved, who waits for it, and whether the work is over.
+
+    Attributes:
+        saved: version of the newest checkpoint; None before the first.
+        saving: version being saved.
+        exported: the checkpoint of the last version, with its Hugging Face folder, is there.
+        over: why no step will be trained any more; empty while some will.
+    """
+
+    plan: TrainerPlan
+    ranks: Ranks
+    words: SureWords
+    saved: int | None = None
+    saving: int | None = None
+    exported: bool = False
+    folder: str = ""
+    over: str = ""
+    finished: bool = False
+    draining: list[tuple[Request, bool]] = field(default_factory=list)
+    drained: bool = False
+
+    def save(self, version: int, trained: tuple[str, ...], *, final: bool) -> list[Effect]:
+        """Begin a checkpoint; the weights must be those of `version` when the work begins."""
+        assert self.saving is None, f"saves {version} while {self.saving} is being saved"
+        self.saving = version
+        work = SaveCheckpoint(f"save/{version}", version, trained, hugging_face=final)
+        return self.ranks.order(RankOrder.SAVE, version, final=final, work=work)
+
+    def done(self, saved: Saved) -> list[Effect]:
+        """A checkpoint is complete on disk."""
+        self.saved, self.saving = saved.step, None
+        self.exported = self.exported or saved.hugging_face
+        self.folder = saved.folder
+        effects: list[Effect] = []
+        for name in self.plan.checkpoint_listeners:
+            message = CheckpointSaved(step=saved.step, folder=saved.folder)
+            effects += self.words.tell(name, message)[0]
+        return effects
+
+    @property
+    def must_save(self) -> bool:
+        """Somebody who drains wants a checkpoint."""
+        return any(save for _, save in self.draining)
+
+    def reply_drained(self, actor: str) -> list[Effect]:
+        """Nothing of ours is in flight any more."""
+        replies: list[Effect] = [
+            Reply(request, Drained(actor=actor)) for request, _ in self.draining
+        ]
+        self.draining.clear()
+        self.drained = True
+        return replies

@@ -1,0 +1,165 @@
+"""Checkpoints: sharded state by torch DCP, facts in meta.json, whole or not there at all.
+
+RUN/checkpoints/step_000042/     written as .step_000042.partial, renamed when complete
+meta.json                    step, optimizer step, trained groups, random states
+*.distcp, .metadata          parameters and moments, each rank its shards
+hf/                          Hugging Face folder, where one was asked for
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from base64 import b64decode, b64encode
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+import msgspec
+import torch
+from msgspec import Struct
+from torch import Tensor
+from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
+from torch.distributed.checkpoint.metadata import TensorStorageMetadata
+from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.checkpoint.state_dict_saver import save
+
+from milepost.actors.trainer.fsdp.learner import Learner
+
+META: Final = "meta.json"
+HUGGING_FACE: Final = "hf"
+FORMAT: Final = 1
+
+
+class CheckpointDamaged(RuntimeError):
+    """The checkpoint is not what this model and optimizer need, to the last tensor."""
+
+
+class CheckpointMeta(Struct, frozen=True, kw_only=True):
+    """`meta.json`."""
+
+    format: int = FORMAT
+    step: int
+    """Batches trained; also the weight version."""
+    optimizer_step: int
+    lr: float
+    """Of the next optimizer step."""
+    world_size: int
+    trained_group_ids: tuple[str, ...]
+    """Every group trained since the run began, in order."""
+    rng_states: tuple[str, ...]
+    """torch's CPU generator of each rank, base64."""
+
+
+def folder_name(step: int) -> str:
+    """`step_000042`, for step 42."""
+    return f"step_{step:06d}"
+
+
+def save_checkpoint(
+    parent: Path,
+    learner: Learner,
+    *,
+    step: int,
+    trained_group_ids: tuple[str, ...],
+    keep: int,
+    write_hugging_face: Callable[[Path], None] | None,
+) -> Path:
+    """Write the checkpoint of `step`, then forget all but the newest `keep`. Collective.
+
+    Args:
+        parent: RUN/checkpoints, the same folder for every rank.
+        learner: its policy and optimizer.
+        step: batches trained.
+        trained_group_ids: since the run began.
+        keep: checkpoints that stay, this one included.
+        write_hugging_face: given the path of the `hf` folder; called on every rank (collective).
+    """
+    group = learner.group
+    final, partial = parent / folder_name(step), parent / f".{folder_name(step)}.partial"
+    if group.leads:
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir(parents=True)
+    group.meet()
+    save(learner_state(learner), storage_writer=FileSystemWriter(partial))
+    if write_hugging_face is not None:
+        write_hugging_face(partial / HUGGING_FACE)
+    states = group.gather(torch.get_rng_state().to(group.device))
+    if group.leads:
+        meta = CheckpointMeta(
+            step=step,
+            optimizer_step=learner.optimizer.step_count,
+            lr=learner.optimizer.lr,
+            world_size=group.world_size,
+            trained_group_ids=trained_group_ids,
+            rng_states=tuple(b64encode(state.cpu().numpy().tobytes()).decode() for state in states),
+        )
+        _put(partial / META, msgspec.json.encode(meta))
+        shutil.rmtree(final, ignore_errors=True)
+        partial.rename(final)
+        _forget(parent, keep)
+    group.meet()
+    return final
+
+
+def load_checkpoint(folder: Path, learner: Learner) -> CheckpointMeta:
+    """Fill `learner` from a checkpoint, whatever number of ranks wrote it. Collective.
+
+    Raises:
+        CheckpointDamaged: no meta.json, another format, or tensors that are missing, left over or
+            of another shape.
+    """
+    meta = read_meta(folder)
+    state = learner_state(learner)
+    reader = FileSystemReader(folder)
+    stored = reader.read_metadata().state_dict_metadata
+    if stored.keys() != state.keys():
+        missing, left = sorted(state.keys() - stored.keys()), sorted(stored.keys() - state.keys())
+        raise CheckpointDamaged(f"{folder} lacks {missing[:5]} and has {left[:5]} left over")
+    for name, tensor in state.items():
+        found = stored[name]
+        if not isinstance(found, TensorStorageMetadata) or found.size != tensor.shape:
+            raise CheckpointDamaged(f"{folder} holds {name} as {found}, not {tuple(tensor.shape)}")
+    load(state, storage_reader=reader)
+    learner.optimizer.restore(meta.optimizer_step)
+    if meta.world_size == learner.group.world_size:
+        data = bytearray(b64decode(meta.rng_states[learner.group.rank]))
+        torch.set_rng_state(torch.frombuffer(data, dtype=torch.uint8))
+    return meta
+
+
+def read_meta(folder: Path) -> CheckpointMeta:
+    """`meta.json` of a checkpoint.
+
+    Raises:
+        CheckpointDamaged: it is not there, or of another format.
+    """
+    path = folder / META
+    if not path.is_file():
+        raise CheckpointDamaged(f"no {META} in {folder}: it is no complete checkpoint")
+    meta = msgspec.json.decode(path.read_bytes(), type=CheckpointMeta)
+    if meta.format != FORMAT:
+        raise CheckpointDamaged(f"{path} has format {meta.format}, this trainer reads {FORMAT}")
+    return meta
+
+
+def learner_state(learner: Learner) -> dict[str, Tensor]:
+    """The tensors of a checkpoint: parameters, and moments of the optimizer. Not copies."""
+    parameters = learner.policy.parameters()
+    state = {f"model/{name}": parameter.detach() for name, parameter in parameters.items()}
+    return state | learner.optimizer.state()
+
+
+def _put(path: Path, data: bytes) -> None:
+    with path.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _forget(parent: Path, keep: int) -> None:
+    folders = [path for path in parent.iterdir() if re.fullmatch(r"step_\d{6,}", path.name)]
+    folders.sort(key=lambda path: int(path.name.removeprefix("step_")))
+    for path in folders[:-keep]:
+        shutil.rmtree(path)

@@ -1,0 +1,116 @@
+"""A version's weights as the engines load them: whole tensors under Hugging Face names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final, NamedTuple
+
+import numpy as np
+import torch
+import xxhash
+from numpy.typing import NDArray
+from torch import Tensor
+
+from milepost.actors.arrays import to_bulk
+from milepost.actors.trainer.fsdp.group import RankGroup
+from milepost.actors.trainer.fsdp.model import hugging_face_name
+from milepost.actors.trainer.fsdp.shard import ShardedPolicy, whole
+from milepost.messages.bulk import Bulk
+from milepost.messages.engine import TensorSpec
+from milepost.messages.publisher import BucketReady
+
+DTYPES: Final = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+PROBE_SEED: Final = 20240229
+
+
+class Weights(NamedTuple):
+    """One version, cut into buckets. Copies: the optimizer may go on at once."""
+
+    tensors: tuple[TensorSpec, ...]
+    buckets: tuple[BucketReady, ...]
+    digest: str
+    """xxh3-128 hex over name (UTF-8) and bytes of each tensor, in order."""
+
+
+def export_tensors(
+    policy: ShardedPolicy, group: RankGroup, dtype: torch.dtype
+) -> dict[str, Tensor]:
+    """Whole copies of every parameter on the CPU, by Hugging Face name in sorted order.
+
+    Collective. Tied parameters come once, under the name they have first in the model. Models whose
+    layout in memory differs from their checkpoints (fused experts) are turned back.
+
+    Returns:
+        On rank 0 all tensors, elsewhere nothing.
+    """
+    found: dict[str, Tensor] = {}
+    with torch.no_grad():
+        for name, parameter in sorted(policy.parameters().items()):
+            full = whole(parameter.detach())
+            if group.leads:
+                found[hugging_face_name(name)] = full.to("cpu", dtype, copy=True)
+    if not group.leads:
+        return {}
+    from transformers.core_model_loading import revert_weight_conversion
+
+    turned: dict[str, Tensor] = revert_weight_conversion(policy.module.lm, found)
+    return {name: turned[name].contiguous() for name in sorted(turned)}
+
+
+def cut_buckets(tensors: dict[str, Tensor], *, version: int, bytes_max: int) -> Weights:
+    """Buckets of at most `bytes_max` bytes in the given order; a larger tensor has its own."""
+    bulks = {name: tensor_bulk(tensor) for name, tensor in tensors.items()}
+    buckets = tuple(
+        BucketReady(
+            version=version,
+            index=index,
+            names=tuple(names),
+            tensors=tuple(bulks[name] for name in names),
+        )
+        for index, names in enumerate(_fill(bulks, bytes_max))
+    )
+    specs = tuple(
+        TensorSpec(name=name, dtype=bulk.dtype, shape=bulk.shape) for name, bulk in bulks.items()
+    )
+    return Weights(specs, buckets, digest(bulks.items()))
+
+
+def digest(named: Iterable[tuple[str, Bulk]]) -> str:
+    """xxh3-128 hex over name (UTF-8) and bytes of each tensor, in order."""
+    hasher = xxhash.xxh3_128()
+    for name, bulk in named:
+        hasher.update(name.encode())
+        hasher.update(bulk.data)
+    return hasher.hexdigest()
+
+
+def tensor_bulk(tensor: Tensor) -> Bulk:
+    """A contiguous CPU tensor as a bulk that shares its memory."""
+    name = str(tensor.dtype).removeprefix("torch.")
+    if tensor.dtype == torch.bfloat16:
+        return to_bulk(tensor.view(torch.uint16).numpy(), name)
+    return to_bulk(tensor.numpy(), name)
+
+
+def _fill(bulks: dict[str, Bulk], bytes_max: int) -> Sequence[list[str]]:
+    filled: list[list[str]] = []
+    room = 0
+    for name, bulk in bulks.items():
+        if not filled or bulk.nbytes > room:
+            filled.append([])
+            room = bytes_max
+        filled[-1].append(name)
+        room -= bulk.nbytes
+    return filled
+
+
+def probe_rows(vocabulary: int, *, rows: int = 2, length: int = 32) -> list[NDArray[np.int32]]:
+    """Fixed token rows for the canary of every version: the same in every process and run.
+
+    Args:
+        vocabulary: ids are drawn from [0, vocabulary).
+        rows: how many.
+        length: tokens of each.
+    """
+    generator = np.random.default_rng(PROBE_SEED)
+    return [generator.integers(0, vocabulary, length, dtype=np.int32) for _ in range(rows)]

@@ -1,0 +1,217 @@
+"""One rank's policy and how a batch moves it: the numerical heart of the trainer."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import isfinite
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from milepost.actors.trainer.fsdp.group import RankGroup
+from milepost.actors.trainer.fsdp.optimizer import Optimizer
+from milepost.actors.trainer.fsdp.packing import Packed, empty_microbatch, pack, pack_minibatch
+from milepost.actors.trainer.fsdp.shard import ShardedPolicy
+from milepost.actors.trainer.losses.aggregate import Aggregation
+from milepost.actors.trainer.losses.logprobs import EntropyUse
+from milepost.actors.trainer.losses.metrics import MAXIMA, SUMS, finish_metrics
+from milepost.actors.trainer.losses.objective import Objective, Terms, policy_terms, sft_terms
+from milepost.actors.trainer.rows import Minibatch, Row
+from milepost.actors.trainer.works import StepOutcome
+
+
+class BatchDiffers(ValueError):
+    """The batch's normalisers are not those of its rows: its gradient would be scaled wrongly."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LearnerSettings:
+    """How batches become gradients."""
+
+    objective: Objective
+    aggregation: Aggregation
+    microbatch_tokens_max: int
+
+
+class Learner:
+    """Trains and scores. Every public method is collective: all ranks call it in the same order."""
+
+    def __init__(
+        self,
+        policy: ShardedPolicy,
+        optimizer: Optimizer,
+        group: RankGroup,
+        settings: LearnerSettings,
+    ) -> None:
+        self.policy = policy
+        self.optimizer = optimizer
+        self.group = group
+        self._settings = settings
+        objective = settings.objective
+        self._entropy: EntropyUse = "metric"
+        if objective.estimator == "sft":
+            self._entropy = "none"
+        elif objective.entropy_coef:
+            self._entropy = "loss"
+
+    def train(self, minibatches: Sequence[Minibatch], version: int) -> StepOutcome:
+        """One optimizer step for each minibatch.
+
+        Log-probs "at the start of the batch" of the first minibatch are those of its own forward
+        pass, bit for bit; the later ones' are computed before any weight moves.
+
+        Args:
+            minibatches: this rank's rows of each.
+            version: being trained.
+
+        Raises:
+            BatchDiffers: a minibatch's loss tokens over all ranks are not what the batch says.
+        """
+        started = time.perf_counter()
+        plan = [self._pack(minibatch) for minibatch in minibatches]
+        self._agree(plan, minibatches)
+        old = [self._old_logprobs(packs) if number else None for number, packs in enumerate(plan)]
+        prepared = time.perf_counter()
+        sums = self._zeros(len(SUMS) + 1)
+        maxima = self._zeros(len(MAXIMA))
+        norms: list[float] = []
+        lr = 0.0
+        for packs, before in zip(plan, old, strict=True):
+            lr = self.optimizer.lr
+            self._accumulate(packs, before, version, sums, maxima)
+            norms.append(self.optimizer.step())
+            if not isfinite(norms[-1]):
+                break
+        sums[-1] = sum(packed.num_tokens for packs in plan for packed in packs)
+        totals = self.group.total(sums).tolist()
+        highest = self.group.highest(maxima).tolist()
+        train_s = time.perf_counter() - started
+        num_tokens = int(totals.pop())
+        metrics = finish_metrics(
+            self._settings.objective.estimator, totals, highest, num_minibatches=len(norms)
+        )
+        metrics |= {
+            "train/grad_norm": sum(norms) / len(norms),
+            "train/lr": lr,
+            "train/optimizer_step": float(self.optimizer.step_count),
+            "perf/log_probs_time": prepared - started,
+            "perf/actor_train_time": train_s,
+            "perf/actor_train_tok_per_s": num_tokens / train_s,
+        }
+        return StepOutcome(
+            metrics=metrics,
+            num_tokens=num_tokens,
+            train_s=train_s,
+            spread=totals[SUMS.index("advantage_abs")] > 0,
+            tripped=_not_finite(norms, totals),
+        )
+
+    def score(self, rows: Sequence[NDArray[Any]], temperature: float) -> list[NDArray[Any]]:
+        """Log-probs of every token of given rows under the present weights.
+
+        Args:
+            rows: int32 [T] each.
+            temperature: logits are divided by it.
+
+        Returns:
+            float32 [T] each; position 0 is predicted by nothing and is 0.
+        """
+        packed = pack(
+            [_scored_row(row, temperature) for row in rows],
+            torch.zeros(sum(len(row) - 1 for row in rows)),
+            self.group.device,
+        )
+        with torch.no_grad():
+            logprobs, _ = self.policy.module(packed, "none")
+        parts = np.split(logprobs.cpu().numpy(), np.cumsum([len(row) - 1 for row in rows])[:-1])
+        return [np.concatenate([np.zeros(1, np.float32), part]) for part in parts]
+
+    def _pack(self, minibatch: Minibatch) -> list[Packed]:
+        return pack_minibatch(
+            minibatch,
+            tokens_max=self._settings.microbatch_tokens_max,
+            aggregation=self._settings.aggregation,
+            device=self.group.device,
+        )
+
+    def _agree(self, plan: list[list[Packed]], minibatches: Sequence[Minibatch]) -> None:
+        """Give all ranks the same number of micro-batches, and check the normalisers."""
+        tokens = [sum(len(row.loss_positions) for row in each.rows) for each in minibatches]
+        if self.group.world_size > 1:
+            counts = torch.tensor([len(packs) for packs in plan], device=self.group.device)
+            for packs, most in zip(plan, self.group.highest(counts).tolist(), strict=True):
+                while len(packs) < most:
+                    packs.append(empty_microbatch(self.group.device))
+            totals = torch.tensor(tokens, device=self.group.device)
+            tokens = self.group.total(totals).tolist()
+        for number, (found, minibatch) in enumerate(zip(tokens, minibatches, strict=True)):
+            if found != minibatch.loss_tokens:
+                raise BatchDiffers(
+                    f"minibatch {number} says {minibatch.loss_tokens} loss tokens, its rows over "
+                    f"{self.group.world_size} ranks hold {found}"
+                )
+
+    def _old_logprobs(self, packs: list[Packed]) -> list[Tensor]:
+        with torch.no_grad():
+            return [self.policy.module(packed, "none")[0] for packed in packs]
+
+    def _accumulate(
+        self,
+        packs: list[Packed],
+        old: list[Tensor] | None,
+        version: int,
+        sums: Tensor,
+        maxima: Tensor,
+    ) -> None:
+        """Gradient of one minibatch, a micro-batch at a time."""
+        for number, packed in enumerate(packs):
+            self.policy.accumulate(last=number == len(packs) - 1)
+            logprobs, entropy = self.policy.module(packed, self._entropy)
+            before = logprobs.detach() if old is None else old[number]
+            terms = self._terms(packed, logprobs, before, entropy, version)
+            terms.loss.backward()  # type: ignore[no-untyped-call]
+            sums[: len(SUMS)] += terms.sums
+            torch.maximum(maxima, terms.maxima, out=maxima)
+
+    def _terms(
+        self,
+        packed: Packed,
+        logprobs: Tensor,
+        old: Tensor,
+        entropy: Tensor | None,
+        version: int,
+    ) -> Terms:
+        objective = self._settings.objective
+        if objective.estimator == "sft":
+            return sft_terms(logprobs, packed.tokens)
+        assert entropy is not None, "the policy objective measures entropy"
+        return policy_terms(objective, logprobs, old, entropy, packed.tokens, version=version)
+
+    def _zeros(self, size: int) -> Tensor:
+        return torch.zeros(size, dtype=torch.float64, device=self.group.device)
+
+
+def _scored_row(token_ids: NDArray[Any], temperature: float) -> Row:
+    length = len(token_ids)
+    return Row(
+        token_ids=token_ids,
+        loss_positions=np.arange(1, length),
+        rollout_logprobs=np.zeros(length - 1, np.float32),
+        versions=np.zeros(length - 1, np.int64),
+        temperature=temperature,
+    )
+
+
+def _not_finite(norms: list[float], totals: list[float]) -> str:
+    if bad := int(totals[SUMS.index("nonfinite")]):
+        return f"log-probs of {bad} tokens are not finite"
+    if not isfinite(norms[-1]):
+        return f"gradient norm is {norms[-1]} in minibatch {len(norms) - 1}"
+    if not isfinite(totals[SUMS.index("loss")]):
+        return f"loss is {totals[SUMS.index('loss')]}"
+    return ""

@@ -1,0 +1,141 @@
+"""A Hugging Face causal language model from a local folder, and its forward pass on packed rows."""
+
+from __future__ import annotations
+
+import json
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from milepost.actors.trainer.fsdp.attention import NAME, packed_attention
+from milepost.actors.trainer.fsdp.packing import Packed
+from milepost.actors.trainer.losses.logprobs import EntropyUse, token_logprobs
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+PREFIX = "lm."
+"""Of every parameter inside `PackedPolicy`; the rest is the Hugging Face name."""
+
+HEAD_CHANGES = ("final_logit_softcapping", "logits_scaling", "logit_scale", "lm_head_multiplier")
+"""Settings of models that change logits after the head, which the packed forward does not do."""
+
+
+class ModelRefused(ValueError):
+    """The checkpoint cannot be trained as it is."""
+
+
+class PackedPolicy(nn.Module):
+    """The policy as the trainer sees it: packed rows in, log-probs of loss tokens out.
+
+    A module of its own, so that one FSDP root holds body and head: their parameters are gathered
+    together and the head runs inside the same forward, only where there is a loss.
+    """
+
+    def __init__(self, lm: PreTrainedModel) -> None:
+        super().__init__()
+        # Hugging Face leaves half of its methods without annotations.
+        self.lm: Any = lm
+        self.vocabulary = int(lm.config.get_text_config().vocab_size)
+
+    def forward(self, packed: Packed, entropy: EntropyUse) -> tuple[Tensor, Tensor | None]:
+        """Log-probs of the loss tokens, and entropies where asked for: float32 [N] nats each."""
+        states = self.lm.base_model(
+            input_ids=packed.input_ids,
+            position_ids=packed.position_ids,
+            use_cache=False,
+            layout=packed.layout,
+        ).last_hidden_state
+        return token_logprobs(
+            states[0].index_select(0, packed.predictors),
+            self.lm.get_output_embeddings(),
+            packed.targets,
+            temperatures=packed.temperatures,
+            entropy=entropy,
+            vocabulary=self.vocabulary,
+        )
+
+
+def load_model(folder: Path, *, gradient_checkpointing: bool) -> PreTrainedModel:
+    """Load a checkpoint in float32 on the CPU, every tensor of it and no other.
+
+    Args:
+        folder: `config.json` and safetensors files.
+        gradient_checkpointing: keep only the inputs of layers, and compute them again.
+
+    Raises:
+        ModelRefused: no checkpoint, an unknown architecture, missing, unexpected or misshapen
+            tensors, or a feature the packed forward does not have.
+    """
+    settings = _read_config(folder)
+    architecture = _architecture(settings, folder)
+    _refuse_unsupported(settings, folder)
+    from transformers.modeling_utils import AttentionInterface
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    AttentionInterface.register(NAME, packed_attention)
+    loaded = architecture.from_pretrained(
+        str(folder),
+        dtype=torch.float32,
+        attn_implementation=NAME,
+        local_files_only=True,
+        output_loading_info=True,
+    )
+    model, report = loaded
+    faults = {name: found for name, found in report.items() if found and name.endswith("_keys")}
+    if faults or report.get("error_msgs"):
+        raise ModelRefused(f"checkpoint {folder} does not fit {architecture.__name__}: {faults}")
+    model.train()
+    if gradient_checkpointing:
+        model.gradient_checkpointing_enable({"use_reentrant": False})
+    return cast("PreTrainedModel", model)
+
+
+def hugging_face_name(name: str) -> str:
+    """Name of a parameter of `PackedPolicy` in the Hugging Face model."""
+    assert name.startswith(PREFIX), name
+    return name.removeprefix(PREFIX)
+
+
+def decoder_layers(model: PreTrainedModel) -> list[nn.Module]:
+    """The repeated layers, in order: the units worth sharding one by one."""
+    layers: Any = model.base_model
+    return list(layers.layers)
+
+
+def _read_config(folder: Path) -> dict[str, Any]:
+    path = folder / "config.json"
+    if not path.is_file():
+        raise ModelRefused(f"no config.json in {folder}, model.path must be a checkpoint's folder")
+    settings: dict[str, Any] = json.loads(path.read_text("utf-8"))
+    return settings
+
+
+def _architecture(settings: dict[str, Any], folder: Path) -> Any:
+    """The model class, without importing any other model's."""
+    names = settings.get("architectures") or []
+    if len(names) != 1:
+        raise ModelRefused(f"{folder}/config.json names architectures {names}, expected one")
+    model_type = settings.get("model_type", "")
+    try:
+        module = import_module(f"transformers.models.{model_type}.modeling_{model_type}")
+    except ModuleNotFoundError as error:
+        raise ModelRefused(f"transformers knows no model type {model_type!r}") from error
+    if not hasattr(module, names[0]):
+        raise ModelRefused(f"{module.__name__} has no {names[0]}, named by {folder}/config.json")
+    return getattr(module, names[0])
+
+
+def _refuse_unsupported(settings: dict[str, Any], folder: Path) -> None:
+    changes = [name for name in HEAD_CHANGES if settings.get(name) not in (None, 1, 1.0)]
+    if changes:
+        raise ModelRefused(f"{folder} sets {', '.join(changes)}, which the trainer does not apply")
+    layers = set(settings.get("layer_types") or ["full_attention"])
+    if layers != {"full_attention"}:
+        raise ModelRefused(f"{folder} has layers of {sorted(layers)}, only full_attention is known")
+    if settings.get("sliding_window") and settings.get("use_sliding_window", True):
+        raise ModelRefused(f"{folder} uses a sliding window of {settings['sliding_window']} tokens")

@@ -1,0 +1,84 @@
+"""FSDP2 over the ranks: what is sharded, in which precision, and who adds gradients up."""
+
+from __future__ import annotations
+
+from typing import cast
+
+import torch
+from torch import Tensor
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import DTensor
+
+from milepost.actors.trainer.fsdp.group import RankGroup
+from milepost.actors.trainer.fsdp.model import PackedPolicy, decoder_layers
+
+LAYERED_ABOVE_PARAMETERS = 100_000_000
+"""Smaller models are one FSDP group: gathering layer by layer would cost more than it saves."""
+
+
+class ShardedPolicy:
+    """A `PackedPolicy` under FSDP2, its master parameters in float32.
+
+    Attributes:
+        module: call it; its parameters are sharded `DTensor`s.
+        layered: decoder layers are groups of their own, gathered when their turn comes.
+    """
+
+    def __init__(
+        self,
+        module: PackedPolicy,
+        group: RankGroup,
+        *,
+        compute: torch.dtype,
+        layered: bool | None = None,
+    ) -> None:
+        """Shard `module` over `group`.
+
+        Args:
+            module: on the CPU, in float32, the same on every rank.
+            group: the ranks.
+            compute: dtype of parameters in forward and backward; gradients are reduced in float32.
+            layered: by default, when the model has more than `LAYERED_ABOVE_PARAMETERS`.
+        """
+        count = sum(parameter.numel() for parameter in module.parameters())
+        self.layered = count > LAYERED_ABOVE_PARAMETERS if layered is None else layered
+        self.num_parameters = count
+        half = compute != torch.float32
+        policy = MixedPrecisionPolicy(
+            param_dtype=compute if half else None,
+            reduce_dtype=torch.float32 if half else None,
+        )
+        module.to(group.device)
+        if self.layered:
+            for layer in decoder_layers(module.lm):
+                fully_shard(
+                    layer,
+                    mesh=group.mesh,
+                    mp_policy=policy,
+                    reshard_after_forward=group.world_size > 1,
+                )
+        fully_shard(module, mesh=group.mesh, mp_policy=policy, reshard_after_forward=False)
+        self.module = module
+        self._root = cast("FSDPModule", module)
+        # The weights of loss tokens hold the global normaliser already: ranks add up, no mean.
+        self._root.set_gradient_divide_factor(1.0)
+        self._root.set_force_sum_reduction_for_comms(True)
+
+    def parameters(self) -> dict[str, torch.nn.Parameter]:
+        """Sharded parameters by their name in `PackedPolicy`, tied ones once."""
+        return dict(self.module.named_parameters())
+
+    def accumulate(self, *, last: bool) -> None:
+        """Say before a backward pass whether it is the last one of this optimizer step.
+
+        A model in one group keeps whole gradients until the last pass and reduces once. A layered
+        one cannot afford whole gradients and reduces in every pass.
+        """
+        if not self.layered:
+            self._root.set_requires_gradient_sync(last)
+        self._root.set_is_last_backward(last)
+
+
+def whole(tensor: Tensor) -> Tensor:
+    """The full tensor of a sharded one; collective. A plain tensor stays what it is."""
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor

@@ -1,0 +1,221 @@
+"""Everything one rank owns, put together, and the work its core orders, carried out."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import torch
+import xxhash
+
+from milepost.actors.arrays import from_bulk, to_bulk
+from milepost.actors.trainer.fsdp.attention import has_varlen
+from milepost.actors.trainer.fsdp.checkpoint import (
+    CheckpointMeta,
+    folder_name,
+    load_checkpoint,
+    save_checkpoint,
+)
+from milepost.actors.trainer.fsdp.export import DTYPES, cut_buckets, export_tensors, probe_rows
+from milepost.actors.trainer.fsdp.group import RankGroup, open_group
+from milepost.actors.trainer.fsdp.hugging_face import write_hugging_face
+from milepost.actors.trainer.fsdp.learner import Learner, LearnerSettings
+from milepost.actors.trainer.fsdp.model import ModelRefused, PackedPolicy, load_model
+from milepost.actors.trainer.fsdp.optimizer import Optimizer
+from milepost.actors.trainer.fsdp.shard import ShardedPolicy
+from milepost.actors.trainer.losses.objective import Objective
+from milepost.actors.trainer.rows import read_batch
+from milepost.actors.trainer.works import (
+    Exported,
+    ExportVersion,
+    SaveCheckpoint,
+    Saved,
+    ScoreTokens,
+    TrainBatch,
+)
+from milepost.configs.run import AlgorithmConfig
+from milepost.configs.seeds import derive_seed
+from milepost.configs.topology import Topology
+from milepost.messages.publisher import VersionReady
+
+if TYPE_CHECKING:
+    from milepost.actors.effects import Work
+    from milepost.messages.bulk import Bulk
+
+CHECKPOINTS: Final = "checkpoints"
+TOKENIZER: Final = "tokenizer.json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bench:
+    """Where one rank works."""
+
+    topology: Topology
+    rank: int
+    run_id: str
+    run_folder: Path
+    resume_step: int | None
+
+
+class Workshop:
+    """One rank's model, optimizer and files. Used by one thread only.
+
+    Args:
+        bench: which rank of which run.
+
+    Raises:
+        ModelRefused: the model cannot be trained, see there.
+        CheckpointDamaged: the checkpoint to go on from is not whole.
+        ValueError: a device this machine lacks.
+    """
+
+    def __init__(self, bench: Bench) -> None:
+        topology = bench.topology
+        trainer, model = topology.actors.trainer, topology.model
+        assert trainer is not None, "the topology has no trainer"
+        if model is None or not model.path:
+            raise ModelRefused("the topology names no model.path to train from")
+        torch.set_num_threads(trainer.threads)
+        torch.manual_seed(derive_seed(topology.run.seed, "trainer", bench.rank))
+        self._bench, self._topology = bench, topology
+        self._source = Path(model.path)
+        self._dtype = DTYPES[model.dtype]
+        self._group = open_group(
+            rank=bench.rank,
+            world_size=trainer.ranks,
+            device=trainer.device,
+            rendezvous=bench.run_folder / "rendezvous" / bench.run_id,
+            deadline_s=topology.system.timeouts.ready_s,
+        )
+        self._learner = _make_learner(topology, self._source, self._group)
+        self._probes = probe_rows(self._learner.policy.module.vocabulary)
+        self.meta: CheckpointMeta | None = None
+        if bench.resume_step is not None:
+            folder = bench.run_folder / CHECKPOINTS / folder_name(bench.resume_step)
+            self.meta = load_checkpoint(folder, self._learner)
+
+    def facts(self) -> dict[str, object]:
+        """What READY tells the supervisor."""
+        policy, device = self._learner.policy, self._group.device
+        varlen = device.type == "cuda" and self._dtype == torch.bfloat16 and has_varlen()
+        return {
+            "parameters": policy.num_parameters,
+            "vocabulary": policy.module.vocabulary,
+            "tokenizer_hash": self.tokenizer_hash(),
+            "dtype": str(self._dtype).removeprefix("torch."),
+            "device": str(device),
+            "attention": "varlen" if varlen else "padded blocks",
+            "sharded": "by layer" if policy.layered else "as one group",
+            "rank": self._group.rank,
+            "ranks": self._group.world_size,
+            "version": self.meta.step if self.meta else 0,
+            "optimizer_step": self._learner.optimizer.step_count,
+            "torch": torch.__version__,
+        }
+
+    @property
+    def vocabulary(self) -> int:
+        """Token ids are in [0, vocabulary)."""
+        return self._learner.policy.module.vocabulary
+
+    def tokenizer_hash(self) -> str:
+        """xxh3-128 hex of the model's tokenizer.json; empty when it has none."""
+        path = self._source / TOKENIZER
+        return xxhash.xxh3_128_hexdigest(path.read_bytes()) if path.is_file() else ""
+
+    def perform(self, work: Work) -> object:
+        """Carry out one order; collective over the ranks."""
+        match work:
+            case TrainBatch(_, batch):
+                minibatches = read_batch(batch, self._topology.algorithm)
+                return self._learner.train(minibatches, batch.step)
+            case ExportVersion(_, version, final):
+                return self._export(version, final=final)
+            case SaveCheckpoint():
+                return self._save(work)
+            case ScoreTokens(_, rows, temperature):
+                return self._score(rows, temperature)
+            case _:
+                raise TypeError(f"no such work: {work}")
+
+    def close(self) -> None:
+        """Leave the group of ranks."""
+        self._group.close()
+
+    def _export(self, version: int, *, final: bool) -> Exported:
+        started = time.perf_counter()
+        publisher = self._topology.actors.publisher
+        assert publisher is not None, "a version is exported for a publisher"
+        probed = self._learner.score(self._probes, 1.0)
+        tensors = export_tensors(self._learner.policy, self._group, self._dtype)
+        if not self._group.leads:
+            return Exported(None, (), time.perf_counter() - started)
+        weights = cut_buckets(tensors, version=version, bytes_max=publisher.bucket_bytes_max)
+        ready = VersionReady(
+            version=version,
+            tensors=weights.tensors,
+            num_buckets=len(weights.buckets),
+            digest=weights.digest,
+            final=final,
+            probe_rows=tuple(to_bulk(row) for row in self._probes),
+            probe_logprobs=tuple(to_bulk(row) for row in probed),
+        )
+        return Exported(ready, weights.buckets, time.perf_counter() - started)
+
+    def _save(self, work: SaveCheckpoint) -> Saved:
+        started = time.perf_counter()
+        folder = save_checkpoint(
+            self._bench.run_folder / CHECKPOINTS,
+            self._learner,
+            step=work.step,
+            trained_group_ids=work.trained_group_ids,
+            keep=self._topology.run.checkpoints_keep,
+            write_hugging_face=self._write_hugging_face if work.hugging_face else None,
+        )
+        seconds = time.perf_counter() - started
+        return Saved(work.step, str(folder), work.hugging_face, seconds)
+
+    def _write_hugging_face(self, folder: Path) -> None:
+        tensors = export_tensors(self._learner.policy, self._group, self._dtype)
+        if self._group.leads:
+            write_hugging_face(folder, self._source, tensors)
+
+    def _score(self, rows: tuple[Bulk, ...], temperature: float) -> tuple[Bulk, ...]:
+        arrays = [from_bulk(row).astype(np.int32) for row in rows]
+        return tuple(to_bulk(scored) for scored in self._learner.score(arrays, temperature))
+
+
+def _make_learner(topology: Topology, source: Path, group: RankGroup) -> Learner:
+    trainer, model, algorithm = topology.actors.trainer, topology.model, topology.algorithm
+    assert trainer is not None
+    assert model is not None
+    policy = ShardedPolicy(
+        PackedPolicy(load_model(source, gradient_checkpointing=trainer.gradient_checkpointing)),
+        group,
+        compute=DTYPES[model.dtype],
+    )
+    steps = topology.run.steps * algorithm.minibatches_per_step
+    settings = LearnerSettings(
+        objective=objective_of(algorithm),
+        aggregation=algorithm.aggregation,
+        microbatch_tokens_max=trainer.microbatch_tokens_max,
+    )
+    return Learner(policy, Optimizer(policy, trainer, steps), group, settings)
+
+
+def objective_of(algorithm: AlgorithmConfig) -> Objective:
+    """The part of `[algorithm]` that is about loss tokens."""
+    return Objective(
+        estimator=algorithm.estimator,
+        clip_low=algorithm.clip_low,
+        clip_high=algorithm.clip_high,
+        dual_clip=algorithm.dual_clip,
+        correction=algorithm.correction,
+        correction_low=algorithm.correction_low,
+        correction_high=algorithm.correction_high,
+        entropy_coef=algorithm.entropy_coef,
+        kl_coef=algorithm.kl_coef,
+    )

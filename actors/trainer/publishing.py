@@ -1,0 +1,117 @@
+"""Which version is on its way to the engines, and which one they serve."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from milepost.actors.effects import Effect, Fail, Tell, Wake
+from milepost.actors.trainer.plan import TrainerPlan
+from milepost.actors.trainer.ranks import Ranks
+from milepost.actors.trainer.works import Exported, ExportVersion
+from milepost.messages.trainer import RankOrder, VersionPublished
+
+FAILURES_MAX: Final = 3
+"""Publications that may fail in a row; the publisher has tried each of them several times."""
+
+
+@dataclass(slots=True)
+class Publishing:
+    """At most one version is on its way.
+
+    A version that becomes due meanwhile waits, and a later one takes its place: engines want the
+    newest, not every one. Without a publisher nothing is ever owed.
+
+    Attributes:
+        pending: exported, or being exported, and not confirmed.
+        published: newest version all engines confirmed; None before the first.
+        owed: the present version is due as soon as the pending one has ended.
+    """
+
+    plan: TrainerPlan
+    ranks: Ranks
+    pending: int | None = None
+    published: int | None = None
+    published_final: bool = False
+    owed: bool = False
+    failures: int = 0
+    last_reason: str = ""
+    _since_s: float = 0.0
+    _tells: int = 0
+
+    @property
+    def settled(self) -> bool:
+        """Nothing is on its way, and nothing is due."""
+        return self.pending is None and not (self.owed and self.plan.publisher)
+
+    def begin_owed(self, version: int, *, final: bool, now_s: float) -> list[Effect]:
+        """Export the present version, if one is owed and none is on its way."""
+        if not self.plan.publisher or not self.owed or self.pending is not None:
+            return []
+        if self.failures >= FAILURES_MAX:
+            return [Fail(f"{self.failures} publications failed, the last: {self.last_reason}")]
+        self.pending, self.owed, self._since_s = version, False, now_s
+        work = ExportVersion(f"export/{version}", version, final)
+        return [
+            *self.ranks.order(RankOrder.EXPORT, version, final=final, work=work),
+            Wake("publish-late", now_s + self.plan.publish_s),
+        ]
+
+    def send(self, exported: Exported) -> list[Effect]:
+        """The export is done: the publisher gets it."""
+        ready = exported.ready
+        assert ready is not None, "rank 0 exports whole versions"
+        self._tells += 1
+        messages = (ready, *exported.buckets)
+        return [Tell(self.plan.publisher, message, self._key) for message in messages]
+
+    @property
+    def _key(self) -> str:
+        return f"publish/{self._tells}"
+
+    def not_taken(self, key: str, reason: str) -> None:
+        """The publisher did not take a part of what was sent last."""
+        if key == self._key and self.pending is not None:
+            self.failed(self.pending, reason)
+
+    def confirmed(self, version: int, *, final: bool) -> None:
+        """All engines serve `version`."""
+        if self.published is None or version > self.published:
+            self.published = version
+        self.published_final = self.published_final or final
+        if self.pending is not None and version >= self.pending:
+            self.pending = None
+            self.failures = 0
+
+    def failed(self, version: int, reason: str) -> None:
+        """The publication of `version` came to nothing; the present one is due instead."""
+        if version != self.pending:
+            return
+        self.pending, self.owed = None, True
+        self.failures += 1
+        self.last_reason = reason
+
+    def lost(self) -> None:
+        """The publisher restarted and has forgotten what it was told."""
+        self.pending, self.owed = None, True
+
+    def late(self, now_s: float) -> list[Effect]:
+        """The deadline of a publication has come; is it over?"""
+        if self.pending is None or now_s < self._since_s + self.plan.publish_s:
+            return []
+        return [Fail(self.waits())]
+
+    def say_final(self, version: int) -> list[Effect]:
+        """The work ended early on a version published before: say that none will follow."""
+        if self.published != version or self.published_final or not self.settled:
+            return []
+        self.published_final = True
+        message = VersionPublished(version=version, final=True)
+        return [Tell(name, message) for name in self.plan.final_listeners]
+
+    def waits(self) -> str:
+        """The wait for the publication, with its deadline."""
+        return (
+            f"waits for {self.plan.publisher} to publish version {self.pending} since "
+            f"{self._since_s:.1f}, deadline {self.plan.publish_s:.0f} s"
+        )

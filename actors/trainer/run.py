@@ -1,0 +1,107 @@
+"""The trainer's hands: one thread that owns torch, one for the door, and never the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+from milepost.actors.trainer.core import Trainer
+from milepost.actors.trainer.follower import Follower
+from milepost.actors.trainer.plan import TrainerPlan
+from milepost.actors.trainer.works import CheckBatch
+
+if TYPE_CHECKING:
+    from milepost.actors.context import ActorContext
+    from milepost.actors.effects import Work
+    from milepost.actors.trainer.fsdp.workshop import Workshop
+
+
+class Hands:
+    """Carries out the core's orders off the event loop.
+
+    Model work is done on one thread, in the order it was given: that order is the same on every
+    rank. The door looks at the next batch on a thread of its own, beside a step being computed.
+    """
+
+    def __init__(self) -> None:
+        self._torch = ThreadPoolExecutor(1, thread_name_prefix="torch")
+        self._door = ThreadPoolExecutor(1, thread_name_prefix="door")
+        self._workshop: Workshop | None = None
+
+    async def open(self, context: ActorContext) -> Workshop:
+        """Load model, optimizer and checkpoint; importing torch takes seconds, too."""
+        loop = asyncio.get_running_loop()
+        self._workshop = await loop.run_in_executor(self._torch, _open_workshop, context)
+        return self._workshop
+
+    async def perform(self, work: Work) -> object:
+        """Carry out one order."""
+        loop = asyncio.get_running_loop()
+        if isinstance(work, CheckBatch):
+            return await loop.run_in_executor(self._door, _check, work)
+        assert self._workshop is not None, "work before the workshop is open"
+        return await loop.run_in_executor(self._torch, self._workshop.perform, work)
+
+    def close(self) -> None:
+        """Finish what has begun, forget what has not, leave the group of ranks."""
+        self._door.shutdown(cancel_futures=True)
+        if self._workshop is not None:
+            self._torch.submit(self._workshop.close)
+        self._torch.shutdown()
+
+
+async def run(context: ActorContext) -> None:
+    """Serve until stopped; rank 0 leads, the others follow.
+
+    Raises:
+        RuntimeError: a rank was restarted alone; its weights and moments died with it.
+        ModelRefused, CheckpointDamaged, ValueError: see `Workshop`.
+    """
+    if context.spec.incarnation > 0:
+        raise RuntimeError(
+            f"{context.name} cannot go on by itself after a failure: resume the run from its last "
+            f"checkpoint, and leave actors.trainer.restart.policy at temporary"
+        )
+    plan = TrainerPlan.of(context.topology)
+    hands = Hands()
+    try:
+        workshop = await hands.open(context)
+        core = _core(plan, context.index, workshop)
+        await context.serve(core, facts=workshop.facts(), perform=hands.perform)
+    finally:
+        hands.close()
+
+
+def _core(plan: TrainerPlan, rank: int, workshop: Workshop) -> Trainer | Follower:
+    vocabulary, tokenizer_hash = workshop.vocabulary, workshop.tokenizer_hash()
+    if rank > 0:
+        return Follower.of(plan, rank, vocabulary=vocabulary, tokenizer_hash=tokenizer_hash)
+    meta = workshop.meta
+    return Trainer.of(
+        plan,
+        vocabulary=vocabulary,
+        tokenizer_hash=tokenizer_hash,
+        version=meta.step if meta else 0,
+        trained=meta.trained_group_ids if meta else (),
+    )
+
+
+def _open_workshop(context: ActorContext) -> Workshop:
+    from milepost.actors.trainer.fsdp.workshop import Bench, Workshop
+
+    return Workshop(
+        Bench(
+            topology=context.topology,
+            rank=context.index,
+            run_id=context.spec.run_id,
+            run_folder=context.run_folder,
+            resume_step=context.spec.resume_step,
+        )
+    )
+
+
+def _check(work: CheckBatch) -> object:
+    from milepost.actors.trainer.door import check_batch
+
+    return check_batch(work.batch, work.rules)

@@ -1,0 +1,114 @@
+"""Long work the trainer's cores order, and what comes back. Pure data: no arrays are touched."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from milepost.actors.effects import Work
+from milepost.messages.buffer import Batch
+from milepost.messages.bulk import Bulk
+from milepost.messages.publisher import BucketReady, VersionReady
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DoorRules:
+    """What the door needs to know beyond the row."""
+
+    sft: bool
+    vocabulary: int
+    tokenizer_hash: str
+    """xxh3-128 hex of the model's tokenizer.json; empty when it has none to compare with."""
+    version: int
+    """Being trained; nothing can have been sampled under a later one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A group the door will not let in."""
+
+    group_id: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class BatchVerdict:
+    """What the door found in one rank's part of a batch."""
+
+    refusals: tuple[Refusal, ...]
+    oldest: dict[str, int]
+    """For each group let in, the oldest version of its tokens."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepOutcome:
+    """One batch trained (or given up, see `tripped`), the same on every rank."""
+
+    metrics: dict[str, float]
+    num_tokens: int
+    """Over all ranks, prompts included."""
+    train_s: float
+    spread: bool
+    """Some group had different rewards."""
+    tripped: str = ""
+    """Not empty: a number was not finite; the weights are not those of a trained version."""
+
+
+@dataclass(frozen=True, slots=True)
+class Exported:
+    """A version as the publisher gets it; None parts on ranks other than 0."""
+
+    ready: VersionReady | None
+    buckets: tuple[BucketReady, ...]
+    export_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """A checkpoint, complete on disk."""
+
+    step: int
+    folder: str
+    hugging_face: bool
+    """Its `hf` folder was written."""
+    save_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class CheckBatch(Work):
+    """Gives a `BatchVerdict`. The only work that runs beside training."""
+
+    batch: Batch
+    rules: DoorRules
+
+
+@dataclass(frozen=True, slots=True)
+class TrainBatch(Work):
+    """Gives a `StepOutcome`. Collective: every rank does it on its own part."""
+
+    batch: Batch
+
+
+@dataclass(frozen=True, slots=True)
+class ExportVersion(Work):
+    """Gives an `Exported`. Collective."""
+
+    version: int
+    final: bool
+
+
+@dataclass(frozen=True, slots=True)
+class SaveCheckpoint(Work):
+    """Gives a `Saved`. Collective."""
+
+    step: int
+    trained_group_ids: tuple[str, ...]
+    hugging_face: bool
+    """Write the `hf` folder, too."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScoreTokens(Work):
+    """Gives a tuple of float32 [T] bulks. Collective."""
+
+    rows: tuple[Bulk, ...]
+    temperature: float
