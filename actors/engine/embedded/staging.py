@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 import xxhash
 
-from milepost.actors.arrays import from_bulk, to_bulk
+from milepost.actors.arrays import from_bulk
 from milepost.actors.engine.embedded.parameters import Parameters
 from milepost.actors.engine.embedded.shape import ModelShape
 from milepost.actors.engine.interface import EpochError
@@ -108,5 +108,5 @@ class Staging:
             if name in self._missing:
                 return
             self._hash.update(name.encode())
-            self._hash.update(to_bulk(self._open.read(name)).data)
+            self._hash.update(self._open.read(name).data.cast("B"))
             self._num_hashed += 1
