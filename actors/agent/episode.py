@@ -1,0 +1,203 @@
+"""One episode, as the user's code sees it: a prompt, a model to talk to, a result to report."""
+
+from __future__ import annotations
+
+import math
+import random
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+import msgspec
+
+from milepost.actors.agent.errors import (
+    ChatError,
+    EpisodeStopped,
+    LimitReached,
+    RequestRefused,
+    ServiceFailed,
+)
+from milepost.actors.agent.reply import Reply, read_reply
+from milepost.messages.session import ChatRefused, ChatReply, ChatTurn
+from milepost.messages.shared import FinishReason
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from milepost.messages.agent import RunEpisode
+    from milepost.messages.shared import ChatMessage, EpisodeLimits, Message, Prompt, Purpose
+
+
+class Line(Protocol):
+    """How an episode reaches its session."""
+
+    async def ask(self, turn: ChatTurn) -> Message:
+        """The session's answer.
+
+        Raises:
+            ServiceFailed: there is none.
+        """
+        ...
+
+
+@dataclass(slots=True)
+class Record:
+    """What an episode has come to, for the verdict on it."""
+
+    num_turns: int = 0
+    """Replies of the model."""
+    limit: str = ""
+    """The bound it ran into."""
+    was_cut_off: bool = False
+    """The newest reply ended at a token bound."""
+    service_fault: str = ""
+    """Why the newest request could not be served; empty when it was."""
+    stopped: str = ""
+    """Why the run stopped it."""
+    conversation: list[ChatMessage] = field(default_factory=list)
+    """The newest request's messages, and its reply."""
+    reward: float | None = None
+    metrics: dict[str, float] = field(default_factory=dict)
+    info: dict[str, Any] = field(default_factory=dict)
+    bad_report: str = ""
+    """Why a report cannot be used."""
+
+
+class Episode:
+    """One episode of an agent.
+
+    Attributes:
+        prompt: messages, tools, label and metadata, as read from the data source.
+        limits: bounds; reaching one ends the episode as truncated.
+        purpose: training or evaluation.
+        seed: for the environment's own randomness; equal for all members of a group.
+        random: a generator with this seed.
+        trajectory_id: name of the episode, and of its session.
+        attempt: 0, or how often it was tried before.
+        record: what it has come to; for the verdict, not for agents.
+    """
+
+    def __init__(self, order: RunEpisode, line: Line) -> None:
+        self.prompt: Prompt = order.prompt
+        self.limits: EpisodeLimits = order.limits
+        self.purpose: Purpose = order.purpose
+        self.seed: int = order.seed
+        self.random = random.Random(order.seed)
+        self.trajectory_id = order.trajectory_id
+        self.attempt = order.attempt
+        self.record = Record()
+        self._line = line
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        """Of the prompt."""
+        return self.prompt.metadata
+
+    @property
+    def label(self) -> Any:
+        """Of the prompt: what the reward compares with."""
+        return self.prompt.label
+
+    async def chat(
+        self,
+        messages: Sequence[ChatMessage],
+        *,
+        tools: Sequence[dict[str, Any]] | None = None,
+        tokens_max: int | None = None,
+    ) -> Reply:
+        """The model's next reply.
+
+        Args:
+            messages: the whole conversation so far, each earlier reply's message unchanged.
+            tools: definitions in the OpenAI shape; the prompt's own when left out. The same in
+                every request of an episode.
+            tokens_max: a tighter bound for this reply than the episode's.
+
+        Raises:
+            LimitReached: a bound of the episode; report what there is to report, and return.
+            RequestRefused: the request is wrong.
+            ServiceFailed: session or engine failed.
+            EpisodeStopped: the run stopped this episode.
+        """
+        record = self.record
+        turn = ChatTurn(
+            trajectory_id=self.trajectory_id,
+            messages=list(messages),
+            tools=list(self.prompt.tools if tools is None else tools),
+            tokens_max=tokens_max,
+            attempt=self.attempt,
+        )
+        try:
+            answer = await self._line.ask(turn)
+        except ServiceFailed as fault:
+            record.service_fault = str(fault)
+            raise
+        if isinstance(answer, ChatRefused):
+            raise self._refused(answer)
+        assert isinstance(answer, ChatReply), f"a session answered a chat with {answer}"
+        record.num_turns += 1
+        record.service_fault = ""
+        record.was_cut_off = answer.finish_reason is FinishReason.LENGTH
+        record.conversation = [*turn.messages, answer.message]
+        return read_reply(answer)
+
+    def report(
+        self,
+        *,
+        reward: float | None = None,
+        metrics: Mapping[str, float] | None = None,
+        info: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Report a result; the last report counts, so an intermediate one is safe.
+
+        Args:
+            reward: finite. Left out where a reward function of its own gives it.
+            metrics: finite numbers by name, for curves and tables (`solved`, ...).
+            info: JSON values for people.
+
+        Raises:
+            ValueError: a number that is not finite.
+            TypeError: not a number, or not JSON; the episode fails either way.
+        """
+        record = self.record
+        try:
+            if reward is not None:
+                record.reward = finite(reward, "reward")
+            if metrics is not None:
+                record.metrics = {
+                    name: finite(value, f"metric {name}") for name, value in metrics.items()
+                }
+            if info is not None:
+                record.info = msgspec.json.decode(msgspec.json.encode(info))
+        except (TypeError, ValueError) as error:
+            record.bad_report = f"bad report: {error}"
+            raise
+
+    def _refused(self, refused: ChatRefused) -> ChatError:
+        record = self.record
+        match refused.kind:
+            case "limit" | "truncated":
+                record.limit = refused.limit or "reply_tokens_max"
+                return LimitReached(refused.reason, record.limit)
+            case "closed":
+                record.stopped = refused.reason
+                return EpisodeStopped(refused.reason)
+            case "unknown_session" | "engine" | "internal":
+                record.service_fault = f"{refused.kind}: {refused.reason}"
+                return ServiceFailed(record.service_fault)
+            case kind:
+                return RequestRefused(kind, refused.reason)
+
+
+def finite(value: Any, name: str) -> float:
+    """`value` as a float.
+
+    Raises:
+        TypeError: it is no number.
+        ValueError: it is not finite.
+    """
+    if isinstance(value, str | bytes) or not hasattr(value, "__float__"):
+        raise TypeError(f"{name} is {value!r}, a number is needed")
+    number = float(value)
+    if not math.isfinite(number):
+        raise ValueError(f"{name} is {number}, a finite number is needed")
+    return number

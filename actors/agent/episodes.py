@@ -1,0 +1,244 @@
+"""Runs the user's code: one task for each episode, with its time limit and its reward."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from typing import TYPE_CHECKING, Final
+
+from milepost.actors.agent.core import CollectAlive, RunCode, StopCode
+from milepost.actors.agent.episode import Episode
+from milepost.actors.agent.errors import ServiceFailed
+from milepost.actors.agent.outcome import (
+    Ending,
+    fault_of,
+    judge,
+    read_ending,
+    tell_error,
+    truncated_by,
+)
+from milepost.actors.agent.reward import (
+    RewardFailed,
+    RewardFunction,
+    RewardInput,
+    RewardResult,
+    await_result,
+)
+from milepost.messages.bus import Unanswered
+from milepost.messages.shared import Status
+
+if TYPE_CHECKING:
+    from milepost.actors.agent.agent import Agent
+    from milepost.actors.agent.reward_pool import RewardPool
+    from milepost.actors.effects import Work
+    from milepost.messages.agent import RunEpisode
+    from milepost.messages.bus import Bus, Incoming
+    from milepost.messages.rollout import EpisodeEnded
+    from milepost.messages.session import ChatTurn
+    from milepost.messages.shared import Message
+
+GRACE_S: Final = 5.0
+"""What cancelled code gets for its `finally` blocks before it is left behind."""
+MARGIN_S: Final = 5.0
+"""A chat outlives the episode's time by this, so that time ends episodes, not questions."""
+
+log = logging.getLogger(__name__)
+
+
+class Rewards:
+    """The run's reward function: awaited here, or called in a worker process.
+
+    Args:
+        function: an asynchronous one, or None.
+        pool: of a synchronous one, or None. Both None: agents report their rewards.
+        deadline_s: of one call.
+    """
+
+    def __init__(
+        self, function: RewardFunction | None, pool: RewardPool | None, deadline_s: float
+    ) -> None:
+        self._function = function
+        self._pool = pool
+        self._deadline_s = deadline_s
+
+    async def score(self, given: RewardInput) -> RewardResult | None:
+        """The reward; None when the run has no function for it.
+
+        Raises:
+            RewardFailed: there is none; says why.
+        """
+        if self._pool is not None:
+            return await self._pool.score(given)
+        if self._function is None:
+            return None
+        task = asyncio.create_task(await_result(self._function(given)), name="reward")
+        done, _ = await asyncio.wait({task}, timeout=self._deadline_s)
+        if not done:
+            task.cancel()
+            await asyncio.wait({task}, timeout=GRACE_S)
+            raise RewardFailed(f"the reward function took longer than {self._deadline_s} s")
+        if (error := task.exception()) is not None:
+            raise RewardFailed(f"the reward function raised {tell_error(error)}")
+        return task.result()
+
+
+class Episodes:
+    """All episodes that run on this host.
+
+    Args:
+        agent: the user's.
+        bus: reaches sessions.
+        rewards: the run's reward function.
+    """
+
+    def __init__(self, agent: Agent, bus: Bus, rewards: Rewards) -> None:
+        self._agent = agent
+        self._bus = bus
+        self._rewards = rewards
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._stops: dict[str, str] = {}
+        """Why a running episode was stopped, by key."""
+        self._alive: set[str] = set()
+        self._left_behind: set[asyncio.Task[None]] = set()
+        """Code that was cancelled and goes on; it can reach no session any more."""
+
+    async def perform(self, work: Work) -> object:
+        """Carry out a work of the agent core."""
+        match work:
+            case RunCode():
+                return await self._run(work)
+            case StopCode(run_key=run_key, reason=reason):
+                if (task := self._tasks.get(run_key)) is not None:
+                    self._stops.setdefault(run_key, reason)
+                    task.cancel()
+                return None
+            case CollectAlive():
+                alive, self._alive = tuple(sorted(self._alive)), set()
+                return alive
+            case _:
+                raise TypeError(f"an agent has no hands for {work}")
+
+    async def _run(self, work: RunCode) -> EpisodeEnded:
+        order, key = work.order, work.key
+        started_s = time.monotonic()
+        line = BusLine(self._bus, order, started_s + order.limits.seconds_max + MARGIN_S)
+        line.on_answer = lambda: self._alive.add(order.trajectory_id)
+        episode = Episode(order, line)
+        try:
+            ending = await self._run_code(key, episode)
+        finally:
+            line.close()
+        record = episode.record
+        result, reward_fault = None, ""
+        if fault_of(ending, record) is None:
+            try:
+                result = await self._rewards.score(_reward_input(episode, ending))
+            except RewardFailed as error:
+                reward_fault = str(error)
+        seconds = time.monotonic() - started_s
+        return judge(order, ending, record, seconds, result=result, reward_fault=reward_fault)
+
+    async def _run_code(self, key: str, episode: Episode) -> Ending:
+        """Run the user's code to its end, its time limit, or until it is stopped."""
+        task = asyncio.create_task(_guarded(self._agent, episode), name=f"agent {key}")
+        self._tasks[key] = task
+        seconds_max, limit = episode.limits.seconds_max, ""
+        try:
+            done, _ = await asyncio.wait({task}, timeout=seconds_max)
+            if not done:
+                limit = "seconds_max"
+                task.cancel()
+                done, _ = await asyncio.wait({task}, timeout=GRACE_S)
+        finally:
+            # Also when this whole process stops.
+            task.cancel()
+            del self._tasks[key]
+        stopped = self._stops.pop(key, "")
+        if not done:
+            log.warning("%s goes on %s s after it was cancelled", key, GRACE_S)
+            self._left_behind.add(task)
+            task.add_done_callback(self._left_behind.discard)
+            return Ending(stopped=stopped, limit=limit)
+        if stopped:
+            return Ending(stopped=stopped)
+        if task.cancelled():
+            told = "CancelledError: the agent cancelled itself"
+            return Ending(limit=limit) if limit else Ending(error=told)
+        if (error := task.exception()) is not None and not limit:
+            log.warning("%s raised", key, exc_info=error)
+        ending = read_ending(error)
+        return Ending(limit=limit) if limit and not ending.stopped else ending
+
+
+async def _guarded(agent: Agent, episode: Episode) -> None:
+    try:
+        await agent.run(episode)
+    except (SystemExit, KeyboardInterrupt) as error:
+        # Raised out of a task, these would end the whole process and every other episode with it.
+        raise RuntimeError(f"the agent raised {type(error).__name__}") from error
+
+
+def _reward_input(episode: Episode, ending: Ending) -> RewardInput:
+    record = episode.record
+    limit = truncated_by(ending, record)
+    return RewardInput(
+        prompt=episode.prompt,
+        messages=record.conversation,
+        status=Status.TRUNCATED.value if limit else Status.COMPLETED.value,
+        limit=limit,
+        reported=record.reward,
+        metrics=record.metrics,
+        info=record.info,
+    )
+
+
+class BusLine:
+    """An episode's line to its session, over the bus.
+
+    Args:
+        bus: of this process.
+        order: the episode.
+        ends_s: monotonic time when no answer is waited for any more.
+    """
+
+    def __init__(self, bus: Bus, order: RunEpisode, ends_s: float) -> None:
+        self._bus = bus
+        self._order = order
+        self._ends_s = ends_s
+        self._closed = False
+        self.on_answer = _nothing
+
+    async def ask(self, turn: ChatTurn) -> Message:
+        """The session's answer.
+
+        Raises:
+            ServiceFailed: there is none, or the episode is over.
+        """
+        session = self._order.session
+        if self._closed:
+            raise ServiceFailed(f"episode {self._order.trajectory_id} is over")
+        deadline_s = max(MARGIN_S, self._ends_s - time.monotonic())
+        asked = self._bus.ask(session, turn, deadline_s=deadline_s)
+        asked.add_done_callback(_consume)
+        try:
+            # The bus's own future is never cancelled, whatever happens to the agent's code.
+            answer = await asyncio.shield(asked)
+        except Unanswered as error:
+            raise ServiceFailed(f"{session} did not answer: {error}") from error
+        self.on_answer()
+        return answer.message
+
+    def close(self) -> None:
+        """The episode is over; code left behind gets no further reply."""
+        self._closed = True
+
+
+def _nothing() -> None:
+    pass
+
+
+def _consume(asked: asyncio.Future[Incoming]) -> None:
+    # Nobody may be waiting any more, and an answer that never came is then no news.
+    if not asked.cancelled():
+        asked.exception()

@@ -1,0 +1,78 @@
+"""What the model answered, in the shapes an agent works with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+if TYPE_CHECKING:
+    from milepost.messages.session import ChatReply
+    from milepost.messages.shared import ChatMessage, FinishReason, Usage
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One tool call.
+
+    Attributes:
+        call_id: names the call in its result.
+        name: of the tool.
+        arguments: the JSON object, parsed; None when the text is none.
+        arguments_text: JSON text exactly as sampled.
+    """
+
+    call_id: str
+    name: str
+    arguments: dict[str, Any] | None
+    arguments_text: str
+
+    def result(self, content: str) -> ChatMessage:
+        """The tool message that answers this call."""
+        return {"role": "tool", "tool_call_id": self.call_id, "content": content}
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """One reply of the model.
+
+    Attributes:
+        message: the assistant's message, to be sent back unchanged in the next request.
+        finish_reason: `length` when it was cut off: it can be asked for again, not continued.
+        usage: token counts.
+        versions: weight versions that generated it, in order.
+        tool_calls: parsed.
+    """
+
+    message: ChatMessage
+    finish_reason: FinishReason
+    usage: Usage
+    versions: tuple[int, ...]
+    tool_calls: tuple[Call, ...]
+
+    @property
+    def text(self) -> str:
+        """What the assistant says, without reasoning and calls."""
+        return self.message.get("content") or ""
+
+
+def read_reply(answer: ChatReply) -> Reply:
+    """The reply of an answer."""
+    calls = answer.message.get("tool_calls") or ()
+    return Reply(
+        message=answer.message,
+        finish_reason=answer.finish_reason,
+        usage=answer.usage,
+        versions=answer.versions,
+        tool_calls=tuple(_read_call(call) for call in calls),
+    )
+
+
+def _read_call(call: dict[str, Any]) -> Call:
+    text = call["function"]["arguments"]
+    try:
+        arguments: dict[str, Any] | None = msgspec.json.decode(text, type=dict[str, Any])
+    except msgspec.MsgspecError:
+        arguments = None
+    return Call(call["id"], call["function"]["name"], arguments, text)

@@ -1,0 +1,104 @@
+"""The I/O of an agent actor: makes the user's agent, its reward function, and runs episodes."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from milepost.actors.agent.agent import Agent
+from milepost.actors.agent.core import AgentCore
+from milepost.actors.agent.episodes import Episodes, Rewards
+from milepost.actors.agent.reward import is_async, resolve_reward
+from milepost.actors.agent.reward_pool import RewardPool
+
+if TYPE_CHECKING:
+    from milepost.actors.context import ActorContext
+    from milepost.configs.topology import Topology
+
+ALIVE_SHARE = 0.25
+"""Of the rollout actor's lease: how often it hears that episodes go on."""
+
+
+async def run(context: ActorContext) -> None:
+    """Run episodes until the supervisor stops this process.
+
+    Raises:
+        AgentError: the class cannot be made.
+        RewardFailed: the reward function cannot be loaded.
+    """
+    topology, config = context.topology, context.topology.actors.agent
+    assert config is not None, "this is an agent actor"
+    data_options = topology.data.options if topology.data else {}
+    agent = make_agent(config.agent, config.options, data_options)
+    rollout = topology.actors.rollout
+    core = AgentCore(
+        context.name,
+        episodes_max=config.episodes_max,
+        alive_every_s=rollout.lease_s * ALIVE_SHARE if rollout else None,
+    )
+    pool = await _reward_pool(topology)
+    try:
+        await agent.start()
+        try:
+            rewards = _rewards(topology, pool)
+            episodes = Episodes(agent, context.bus, rewards)
+            facts: dict[str, object] = {"agent": config.agent, "episodes_max": config.episodes_max}
+            await context.serve(core, facts=facts, perform=episodes.perform)
+        finally:
+            await agent.stop()
+    finally:
+        if pool is not None:
+            await pool.close()
+
+
+class AgentError(ValueError):
+    """The agent's class cannot be found or made; says which and why."""
+
+
+def make_agent(path: str, options: dict[str, Any], data_options: dict[str, Any]) -> Agent:
+    """The user's agent.
+
+    Args:
+        path: `module:Class`.
+        options: keyword arguments of the class.
+        data_options: set as `data_options` before anything runs.
+
+    Raises:
+        AgentError: there is no such class, it is no `Agent`, or it refuses its options.
+        ImportError: the module cannot be imported.
+    """
+    module, colon, name = path.partition(":")
+    found = getattr(import_module(module), name, None) if colon else None
+    if not isinstance(found, type) or not issubclass(found, Agent):
+        raise AgentError(
+            f"agent {path!r} at $.actors.agent.agent is no subclass of milepost.actors.agent.Agent;"
+            " write module:Class"
+        )
+    try:
+        agent = found(**options)
+    except TypeError as error:
+        raise AgentError(f"agent {path!r} refuses its options {options}: {error}") from error
+    agent.data_options = data_options
+    return agent
+
+
+async def _reward_pool(topology: Topology) -> RewardPool | None:
+    data, config = topology.data, topology.actors.agent
+    if data is None or config is None or not data.reward or is_async(resolve_reward(data.reward)):
+        return None
+    pool = RewardPool(
+        data.reward,
+        workers=config.reward_workers,
+        deadline_s=data.reward_deadline_s,
+        start_s=topology.system.timeouts.hello_s,
+    )
+    await pool.start()
+    return pool
+
+
+def _rewards(topology: Topology, pool: RewardPool | None) -> Rewards:
+    data = topology.data
+    if data is None or not data.reward:
+        return Rewards(None, None, 0.0)
+    function = None if pool else resolve_reward(data.reward)
+    return Rewards(function, pool, data.reward_deadline_s)
