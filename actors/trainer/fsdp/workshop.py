@@ -113,7 +113,7 @@ class Workshop:
             "ranks": self._group.world_size,
             "version": self.meta.step if self.meta else 0,
             "optimizer_step": self._learner.optimizer.step_count,
-            "torch": torch.__version__,
+            "torch": str(torch.__version__),
         }
 
     @property
