@@ -47,15 +47,3 @@ def token_weights(
     of_rows = counts if denominators is None else torch.tensor(denominators, dtype=torch.int64)
     scale = of_rows.clamp(min=1).double() * max(minibatch_trajectories, 1)
     return (1.0 / scale).float().repeat_interleave(counts)
-
-
-def masked_sum(values: Tensor, mask: Tensor) -> Tensor:
-    """Sum where `mask` is set. What stands elsewhere, NaN too, reaches neither sum nor gradient.
-
-    `(values * mask).sum()` would not do: 0 * NaN is NaN.
-
-    Args:
-        values: float, any shape.
-        mask: bool, same shape.
-    """
-    return torch.where(mask, values, torch.zeros_like(values)).sum()
