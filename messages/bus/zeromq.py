@@ -180,14 +180,19 @@ class ZmqTransport:
         monitor.setsockopt(zmq.LINGER, 0)
         monitor.setsockopt(zmq.RCVHWM, 100)
 
+        refused = False
+
         def report(frames: list[bytes | memoryview]) -> None:
+            nonlocal refused
             event = parse_monitor_message([bytes(frame) for frame in frames])["event"]
             if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
+                refused = False
                 changed(peer, "")
-            elif event == zmq.EVENT_DISCONNECTED:
+            elif event != zmq.EVENT_DISCONNECTED:
+                refused = True
+                changed(peer, "the connection was refused (our CURVE key is not known to the peer)")
+            elif not refused:
                 changed(peer, "the connection was closed")
-            else:
-                changed(peer, "the connection was refused (CURVE key not known to the peer)")
 
         self._monitors.append(Reader(monitor, report, 2))
 

@@ -5,20 +5,30 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import selectors
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any, TypeVar
 
 from milepost.configs.spec import Address
 from milepost.messages.bus import Bus, BusClosed, BusLimits, Incoming
-from milepost.messages.bus.memory import MemoryNetwork, MemoryTransport
+from milepost.messages.bus.memory import MemoryNetwork
 from milepost.messages.bus.transport import Transport
 from milepost.messages.bus.zeromq import ZmqTransport
+from milepost.messages.engine import EpochAnswer
 
 T = TypeVar("T")
 
 NAMES = ("a", "b", "c")
 LIMITS = BusLimits(probe_s=0.05)
+
+
+def numbered(number: int) -> EpochAnswer:
+    return EpochAnswer(version=number, ok=True)
+
+
+def number_of(incoming: Incoming) -> int:
+    assert isinstance(incoming.message, EpochAnswer)
+    return incoming.message.version
 
 
 class World:
@@ -138,16 +148,3 @@ def virtually(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
         return loop.run_until_complete(work())
     finally:
         loop.close()
-
-
-__all__ = [
-    "Awaitable",
-    "MemoryNetwork",
-    "MemoryTransport",
-    "World",
-    "collect",
-    "ended",
-    "serve",
-    "until",
-    "virtually",
-]

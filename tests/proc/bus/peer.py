@@ -1,0 +1,52 @@
+"""A process with a bus, for tests that kill, stop and restart it.
+
+    python -P peer.py ADDRESSES_JSON NAME INCARNATION [SECRET_KEY]
+
+Answers every `EpochAnswer` with version + 100, except from 1000 on: those it takes and keeps for
+ever. Answers `StacksRequested` with the versions it has taken. A `WeightBucket` goes back.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import msgspec
+import uvloop
+
+from milepost.configs.spec import Address
+from milepost.messages.bus import Bus, BusLimits
+from milepost.messages.engine import EpochAnswer, WeightBucket
+from milepost.messages.supervisor import Stacks, StacksRequested
+
+
+async def serve(addresses: dict[str, Address], name: str, incarnation: int, secret: str) -> None:
+    bus = await Bus.open(
+        name=name,
+        incarnation=incarnation,
+        run_id="run",
+        addresses=addresses,
+        limits=BusLimits(probe_s=0.1),
+        secret_key=secret,
+    )
+    taken: list[int] = []
+    while True:
+        incoming = await bus.receive()
+        match incoming.message:
+            case EpochAnswer(version=version) if incoming.wants_reply:
+                taken.append(version)
+                if version < 1000:
+                    bus.reply(incoming, EpochAnswer(version=version + 100, ok=True))
+            case EpochAnswer(version=version):
+                taken.append(version)
+            case StacksRequested():
+                bus.reply(incoming, Stacks(text=json.dumps(taken)))
+            case WeightBucket() as bucket:
+                bus.reply(incoming, bucket)
+            case other:
+                raise AssertionError(f"{incoming.source} sent {other}")
+
+
+if __name__ == "__main__":
+    everyone = msgspec.json.decode(sys.argv[1], type=dict[str, Address])
+    uvloop.run(serve(everyone, sys.argv[2], int(sys.argv[3]), *sys.argv[4:5] or [""]))

@@ -1,0 +1,112 @@
+"""What every bus promises of large messages: unchanged, in order, and nothing left behind."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from proc.bus.harness import World, collect, ended, numbered, serve, until
+
+from milepost.messages.bulk import Bulk
+from milepost.messages.bus import (
+    Incoming,
+    segment_prefix,
+)
+from milepost.messages.bus.shared_memory import FOLDER
+from milepost.messages.engine import EpochAnswer, WeightBucket
+from milepost.messages.supervisor import Begin, EventReported, Stacks, StacksRequested
+
+
+def bucket(*sizes: int) -> WeightBucket:
+    tensors = tuple(
+        Bulk("uint8", (size,), bytes([i % 251 for i in range(256)]) * (size // 256))
+        for size in sizes
+    )
+    return WeightBucket(version=1, index=0, names=tuple(map(str, sizes)), tensors=tensors)
+
+
+def segments() -> list[str]:
+    return [path.name for path in FOLDER.glob(f"{segment_prefix('run')}*")]
+
+
+@pytest.mark.parametrize("size", [256, 1024, 4096, 1 << 17, 1 << 21])
+async def test_arrays_of_any_size_arrive_as_they_were(world: World, size: int) -> None:
+    """In the body, in a frame, in a frame that is not copied, in shared memory; both ways."""
+    a, b = await world.bus("a"), await world.bus("b")
+    message = bucket(size, 256, size)
+    server = serve(b, lambda incoming: b.reply(incoming, incoming.message))
+    answer = await a.ask("b", message, deadline_s=10)
+    assert answer.message == message
+    await ended(server)
+
+
+async def test_shared_memory_is_used_again_and_gone_after_the_end(world: World) -> None:
+    a, b = await world.bus("a"), await world.bus("b")
+    message = bucket(1 << 21)
+    for _ in range(3):
+        told = a.tell("b", message, deadline_s=10)
+        incoming = await b.receive()
+        await told
+        assert incoming.message == message
+        assert len(segments()) == 1
+        assert (a.statistics().memory.loans, b.statistics().memory.mapped) == (1, 1)
+        del incoming
+        await until(lambda: a.statistics().memory.loans == 0, "the memory to be given back")
+    assert len(segments()) == 1
+    await a.close(deadline_s=1)
+    assert segments() == []
+
+
+async def test_memory_that_is_still_read_is_not_written_again(world: World) -> None:
+    """A buffer actor may hold a trajectory for minutes; the next message must not overwrite it."""
+    a, b = await world.bus("a"), await world.bus("b")
+    first, second = bucket(1 << 21), bucket(1 << 20, 1 << 20)
+    held = []
+    for message in (first, second):
+        told = a.tell("b", message, deadline_s=10)
+        held.append((await b.receive()).message)
+        await told
+    assert held == [first, second]
+    assert len(segments()) == 2
+    await a.close(deadline_s=1)
+    assert held == [first, second]
+
+
+async def test_one_copy_serves_every_receiver(world: World) -> None:
+    """The publisher sends one bucket to all engines."""
+    a, b, c = [await world.bus(name) for name in "abc"]
+    message = bucket(1 << 21)
+    told = [a.tell(name, message, deadline_s=10) for name in "bc"]
+    got = [(await b.receive()).message, (await c.receive()).message]
+    await asyncio.gather(*told)
+    assert got == [message, message]
+    assert len(segments()) == 1
+    assert a.statistics().memory.loans == 2
+
+
+async def test_a_large_message_keeps_its_place_in_the_order(world: World) -> None:
+    """It is copied on another thread meanwhile; what was sent after it must not overtake it."""
+    a, b = await world.bus("a"), await world.bus("b")
+    got: list[Incoming] = []
+    taker = collect(b, got)
+    told = []
+    for i in range(5):
+        told.append(a.tell("b", numbered(i), deadline_s=10))
+        told.append(a.tell("b", bucket(1 << 21), deadline_s=10))
+    await asyncio.gather(*told)
+    assert [type(one.message) for one in got] == [EpochAnswer, WeightBucket] * 5
+    got.clear()
+    await ended(taker)
+
+
+async def test_a_large_body_is_decoded_in_order_too(world: World) -> None:
+    a, b = await world.bus("a"), await world.bus("b")
+    big = EventReported(source="a", kind="k", text="x" * (2 << 20))
+    told = [a.tell("b", one, deadline_s=10) for one in (big, Begin(), big, big, Begin())]
+    got = [(await b.receive()).message for _ in range(5)]
+    await asyncio.gather(*told)
+    assert got == [big, Begin(), big, big, Begin()]
+    server = serve(b, lambda incoming: b.reply(incoming, Stacks(text="y" * (2 << 20))))
+    answer = await a.ask("b", StacksRequested(), deadline_s=10)
+    assert answer.message == Stacks(text="y" * (2 << 20))
+    await ended(server)

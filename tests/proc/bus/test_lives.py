@@ -1,0 +1,187 @@
+"""What every bus promises when a side restarts, refuses, or ends."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from proc.bus.harness import World, collect, ended, number_of, numbered, serve, until
+
+from milepost.messages import registry
+from milepost.messages.bus import (
+    AddressError,
+    BusClosed,
+    Incoming,
+    Unanswered,
+    Undelivered,
+)
+from milepost.messages.shared import Message
+from milepost.messages.supervisor import Begin, EventReported, Stacks, StacksRequested
+
+
+async def test_a_restarted_peer_gets_what_the_old_one_had_not_taken(world: World) -> None:
+    """The old incarnation took one message of three; the new one must see exactly two."""
+    a, old = await world.bus("a"), await world.bus("b")
+    told = [a.tell("b", numbered(i), deadline_s=10) for i in range(3)]
+    assert number_of(await old.receive()) == 0
+    await told[0]
+    await world.kill(old)
+    new = await world.bus("b", incarnation=1)
+    assert [number_of(await new.receive()) for _ in range(2)] == [1, 2]
+    await asyncio.gather(*told)
+    more = a.tell("b", numbered(3), deadline_s=10)
+    assert number_of(await new.receive()) == 3
+    await more
+    link = a.statistics().links[0]
+    assert (link.incarnation, link.restarts, link.unacked) == (1, 1, 0)
+
+
+async def test_a_question_the_dead_incarnation_took_fails_at_once_by_name(world: World) -> None:
+    """Nobody will ever answer it; waiting for the deadline would stall the run."""
+    a, old = await world.bus("a"), await world.bus("b")
+    taken = a.ask("b", numbered(1), deadline_s=60)
+    assert number_of(await old.receive()) == 1
+    await until(lambda: a.statistics().links[0].unacked == 0, "the question to be taken")
+    waiting = a.ask("b", numbered(2), deadline_s=60)
+    await world.kill(old)
+    new = await world.bus("b", incarnation=1)
+    server = serve(new, lambda incoming: new.reply(incoming, numbered(number_of(incoming) * 10)))
+    with pytest.raises(
+        Unanswered, match=r"EpochAnswer was taken by incarnation 0 of b, which is gone; inc.* 1 "
+    ):
+        await taken
+    assert number_of(await waiting) == 20
+    await ended(server)
+
+
+async def test_the_supervisor_can_tell_of_a_restart_before_the_peer_is_heard(
+    world: World,
+) -> None:
+    a, old = await world.bus("a"), await world.bus("b")
+    taken = a.ask("b", numbered(1), deadline_s=60)
+    await old.receive()
+    await until(lambda: a.statistics().links[0].unacked == 0, "the question to be taken")
+    a.peer_is_now("b", 1)
+    with pytest.raises(Unanswered, match="is gone"):
+        await taken
+
+
+async def test_a_restarted_sender_starts_a_new_stream(world: World) -> None:
+    old, b = await world.bus("a"), await world.bus("b")
+    told = old.tell("b", numbered(1), deadline_s=5)
+    assert number_of(await b.receive()) == 1
+    await told
+    await world.kill(old)
+    new = await world.bus("a", incarnation=1)
+    told = new.tell("b", numbered(2), deadline_s=5)
+    incoming = await b.receive()
+    await told
+    assert (number_of(incoming), incoming.source_incarnation) == (2, 1)
+
+
+class OnlyHere(Message, kw_only=True):
+    """A type that the receiver does not know."""
+
+
+@pytest.mark.parametrize("way", ["tell", "ask"])
+async def test_an_unknown_type_is_refused_by_name(
+    world: World, way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stranger's message is answered, never ignored; what follows it is delivered."""
+    a, b = await world.bus("a"), await world.bus("b")
+    got: list[Incoming] = []
+    here = registry.Registered("OnlyHere", OnlyHere, has_bulk=False)
+    monkeypatch.setitem(registry._by_name, "OnlyHere", here)
+    refused = (a.tell if way == "tell" else a.ask)("b", OnlyHere(), deadline_s=5)
+    monkeypatch.delitem(registry._by_name, "OnlyHere")
+    after = a.tell("b", Begin(), deadline_s=5)
+    taker = collect(b, got)
+    with pytest.raises(Undelivered, match="b: OnlyHere was refused: unknown message type"):
+        await refused
+    await after
+    assert [one.message for one in got] == [Begin()]
+    assert b.statistics().mailbox.refused == 1
+    await ended(taker)
+
+
+async def test_another_run_is_refused_by_name(world: World) -> None:
+    a, b = await world.bus("a", run_id="other"), await world.bus("b")
+    taker = collect(b, [])
+    with pytest.raises(Undelivered, match="a belongs to run other, b to run"):
+        await a.tell("b", Begin(), deadline_s=5)
+    await ended(taker)
+
+
+async def test_a_message_that_cannot_travel_fails_where_it_is_sent(world: World) -> None:
+    a = await world.bus("a")
+    bad = EventReported(source="a", kind="k", text="t", values={"x": object()})
+    with pytest.raises(TypeError, match="EventReported"):
+        a.tell("b", bad, deadline_s=5)
+
+
+async def test_closing_tells_by_name_what_was_not_delivered(world: World) -> None:
+    a, b = await world.bus("a"), await world.bus("b")
+    told = a.tell("b", Begin(), deadline_s=60)
+    asked = a.ask("c", StacksRequested(), deadline_s=60)
+    await until(lambda: b.statistics().mailbox.depth == 1, "the message to arrive")
+    failed = await a.close(deadline_s=0.05)
+    assert sorted(str(error) for error in failed) == [
+        "b: Begin was given up: a closed its bus",
+        "c: StacksRequested was given up: a closed its bus",
+    ]
+    with pytest.raises(Undelivered):
+        await told
+    with pytest.raises(Unanswered):
+        await asked
+    with pytest.raises(BusClosed):
+        a.tell("b", Begin(), deadline_s=1)
+
+
+async def test_closing_waits_for_what_is_still_taken_in_time(world: World) -> None:
+    """The last words of an actor (its answers too) are delivered before its sockets go."""
+    a, b = await world.bus("a"), await world.bus("b")
+    answer = a.ask("b", StacksRequested(), deadline_s=5)
+    incoming = await b.receive()
+    told = b.tell("a", Begin(), deadline_s=5)
+    b.reply(incoming, Stacks(text="last words"))
+    closing = asyncio.create_task(b.close(deadline_s=5))
+    assert (await a.receive()).message == Begin()
+    assert (await answer).message == Stacks(text="last words")
+    await told
+    assert await closing == ()
+
+
+async def test_a_receiver_that_waits_hears_of_the_end(world: World) -> None:
+    b = await world.bus("b")
+    receiving = asyncio.create_task(b.receive())
+    await asyncio.sleep(0)
+    await b.close(deadline_s=0.1)
+    with pytest.raises(BusClosed, match="the bus of b was closed"):
+        await receiving
+
+
+async def test_two_owners_of_one_address_are_refused(world: World) -> None:
+    """ZeroMQ would let the second one steal the messages of the first."""
+    await world.bus("a")
+    with pytest.raises(AddressError, match="another process owns"):
+        await world.bus("a", incarnation=1)
+
+
+async def test_a_client_without_a_mailbox_can_ask(world: World) -> None:
+    """A command line attaches to a running job: it has no address, and answers find it."""
+    b, guest = await world.bus("b"), await world.bus("guest")
+    server = serve(b, lambda incoming: b.reply(incoming, Stacks(text=incoming.source)))
+    answer = await guest.ask("b", StacksRequested(), deadline_s=5)
+    assert answer.message == Stacks(text="guest")
+    await ended(server)
+
+
+async def test_junk_is_counted_and_harms_nobody(world: World) -> None:
+    a, b = await world.bus("a"), await world.bus("b")
+    transport = a._host.transport
+    for frames in ([b""], [b"\x80\x04K\x01."], [b"\x97" + b"\x01" * 7], [b"x" * 70000, b"y"]):
+        transport.send("b", frames)
+    told = a.tell("b", Begin(), deadline_s=5)
+    assert (await b.receive()).message == Begin()
+    await told
+    assert b.statistics().mailbox.junk >= 3

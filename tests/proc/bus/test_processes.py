@@ -1,0 +1,164 @@
+"""Two processes and real ZeroMQ: killed, stopped and started again at the wrong moment."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+from proc.bus.harness import number_of, numbered, until
+
+from milepost.configs.spec import Address
+from milepost.messages.bulk import Bulk
+from milepost.messages.bus import Bus, BusLimits, Unanswered, segment_prefix
+from milepost.messages.bus.shared_memory import FOLDER
+from milepost.messages.engine import WeightBucket
+from milepost.messages.supervisor import Stacks, StacksRequested
+
+PEER = Path(__file__).parent / "peer.py"
+HELD = 1000
+"""Questions from this number on are taken and never answered."""
+
+
+class Peers:
+    """Starts processes; kills what is left of them."""
+
+    def __init__(self, addresses: dict[str, Address]) -> None:
+        self.addresses = addresses
+        self.running: list[subprocess.Popen[bytes]] = []
+
+    def start(self, name: str, incarnation: int = 0) -> subprocess.Popen[bytes]:
+        everyone = msgspec.json.encode(self.addresses).decode()
+        command = [sys.executable, "-P", str(PEER), everyone, name, str(incarnation)]
+        child = subprocess.Popen(command, stderr=subprocess.PIPE)
+        self.running.append(child)
+        return child
+
+    def kill(self, child: subprocess.Popen[bytes]) -> None:
+        child.kill()
+        child.wait()
+        if child.stderr is not None:
+            child.stderr.close()
+        self.running.remove(child)
+
+
+@pytest.fixture
+def peers(tmp_path: Path) -> Iterator[Peers]:
+    made = Peers({name: Address(endpoint=f"ipc://{tmp_path}/{name}") for name in "ab"})
+    yield made
+    for child in list(made.running):
+        made.kill(child)
+
+
+@pytest.fixture
+async def a(peers: Peers) -> AsyncIterator[Bus]:
+    bus = await Bus.open(
+        name="a",
+        incarnation=0,
+        run_id="run",
+        addresses=peers.addresses,
+        limits=BusLimits(probe_s=0.1),
+    )
+    yield bus
+    await bus.close(deadline_s=0.05)
+
+
+async def taken_by(bus: Bus, peer: str) -> list[int]:
+    answer = (await bus.ask(peer, StacksRequested(), deadline_s=20)).message
+    assert isinstance(answer, Stacks)
+    versions: list[int] = json.loads(answer.text)
+    return versions
+
+
+async def test_what_was_sent_before_the_peer_existed_arrives_when_it_does(
+    a: Bus, peers: Peers
+) -> None:
+    """Actors start in any order."""
+    told = [a.tell("b", numbered(i), deadline_s=30) for i in range(300)]
+    peers.start("b")
+    await asyncio.gather(*told)
+    assert await taken_by(a, "b") == list(range(300))
+
+
+async def test_kill_9_and_a_new_incarnation(a: Bus, peers: Peers) -> None:
+    """What the dead one had taken fails by name at once; what it had not goes to the next."""
+    old = peers.start("b")
+    held = [a.ask("b", numbered(HELD + i), deadline_s=60) for i in range(3)]
+    assert await taken_by(a, "b") == [HELD, HELD + 1, HELD + 2]
+    peers.kill(old)
+    await until(lambda: bool(a.statistics().links[0].problem), "the connection to be missed")
+    waiting = [a.ask("b", numbered(i), deadline_s=60) for i in range(3)]
+    peers.start("b", incarnation=1)
+    for one in held:
+        with pytest.raises(Unanswered, match=r"taken by incarnation 0 of b, which is gone"):
+            await one
+    assert [number_of(await one) for one in waiting] == [100, 101, 102]
+    assert await taken_by(a, "b") == [0, 1, 2]
+
+
+async def test_kill_9_in_the_middle_of_a_flood_loses_and_repeats_nothing(
+    a: Bus, peers: Peers
+) -> None:
+    """Every message told to be taken was taken; every other one reached the new incarnation."""
+    old = peers.start("b")
+    told = [a.tell("b", numbered(i), deadline_s=60) for i in range(3000)]
+    await until(told[500].done, "the flood to be under way", deadline_s=20)
+    peers.kill(old)
+    acknowledged = sum(one.done() for one in told)
+    peers.start("b", incarnation=1)
+    await asyncio.gather(*told)
+    after = await taken_by(a, "b")
+    assert after == list(range(after[0], 3000)), "in order, without a hole"
+    assert acknowledged <= after[0] <= acknowledged + 256, "from the first not acknowledged"
+
+
+async def test_a_stopped_peer_is_told_by_name_and_goes_on_where_it_was(
+    a: Bus, peers: Peers
+) -> None:
+    """SIGSTOP: alive, connected, and silent. After SIGCONT nothing has come twice."""
+    child = peers.start("b")
+    assert number_of(await a.ask("b", numbered(1), deadline_s=20)) == 101
+    os.kill(child.pid, signal.SIGSTOP)
+    later = a.ask("b", numbered(2), deadline_s=60)
+    with pytest.raises(
+        Unanswered,
+        match=r"b: EpochAnswer was not taken within 0\.5 s; b was last heard from \d\.\d s ago",
+    ):
+        await a.ask("b", numbered(3), deadline_s=0.5)
+    os.kill(child.pid, signal.SIGCONT)
+    assert number_of(await later) == 102
+    assert await taken_by(a, "b") == [1, 2], "the one given up was withdrawn"
+
+
+async def test_a_second_process_cannot_take_an_address(a: Bus, peers: Peers) -> None:
+    peers.start("b")
+    await taken_by(a, "b")
+    thief = peers.start("b", incarnation=1)
+    _, errors = await asyncio.to_thread(thief.communicate)
+    assert b"AddressError: another process owns" in errors
+    assert number_of(await a.ask("b", numbered(1), deadline_s=20)) == 101
+
+
+async def test_the_memory_of_a_killed_process_stays_valid_and_carries_the_run_s_prefix(
+    a: Bus, peers: Peers
+) -> None:
+    """A reader keeps good bytes; the name is left for the reaper, which finds it by its prefix."""
+    child = peers.start("b")
+    bucket = WeightBucket(
+        version=1, index=0, names=("w",), tensors=(Bulk("uint8", (2 << 20,), b"\x07" * (2 << 20)),)
+    )
+    answer = await a.ask("b", bucket, deadline_s=20)
+    peers.kill(child)
+    assert answer.message == bucket
+    left = list(FOLDER.glob(f"{segment_prefix('run')}*"))
+    assert left
+    for path in left:
+        path.unlink()
+    assert answer.message == bucket
