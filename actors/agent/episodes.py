@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from milepost.actors.agent.core import CollectAlive, RunCode, StopCode
 from milepost.actors.agent.episode import Episode
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from milepost.actors.agent.reward_pool import RewardPool
     from milepost.actors.effects import Work
     from milepost.messages.agent import RunEpisode
-    from milepost.messages.bus import Bus, Incoming
+    from milepost.messages.bus import Incoming
     from milepost.messages.rollout import EpisodeEnded
     from milepost.messages.session import ChatTurn
     from milepost.messages.shared import Message
@@ -44,6 +44,14 @@ MARGIN_S: Final = 5.0
 """A chat outlives the episode's time by this, so that time ends episodes, not questions."""
 
 log = logging.getLogger(__name__)
+
+
+class Asks(Protocol):
+    """What an episode needs of the bus."""
+
+    def ask(self, to: str, message: Message, *, deadline_s: float) -> asyncio.Future[Incoming]:
+        """As of `Bus`."""
+        ...
 
 
 class Rewards:
@@ -92,7 +100,7 @@ class Episodes:
         rewards: the run's reward function.
     """
 
-    def __init__(self, agent: Agent, bus: Bus, rewards: Rewards) -> None:
+    def __init__(self, agent: Agent, bus: Asks, rewards: Rewards) -> None:
         self._agent = agent
         self._bus = bus
         self._rewards = rewards
@@ -202,7 +210,7 @@ class BusLine:
         ends_s: monotonic time when no answer is waited for any more.
     """
 
-    def __init__(self, bus: Bus, order: RunEpisode, ends_s: float) -> None:
+    def __init__(self, bus: Asks, order: RunEpisode, ends_s: float) -> None:
         self._bus = bus
         self._order = order
         self._ends_s = ends_s

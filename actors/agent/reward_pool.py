@@ -41,6 +41,7 @@ class RewardPool:
         self._starting: set[asyncio.Task[None]] = set()
         self._broken = ""
         """Why no worker can be started any more."""
+        self._closed = False
 
     async def start(self) -> None:
         """Start every worker.
@@ -74,13 +75,16 @@ class RewardPool:
         return scored.result
 
     async def close(self) -> None:
-        """Kill every worker."""
+        """Kill every worker; calls under way fail."""
+        self._closed = True
         for task in self._starting:
             task.cancel()
         await asyncio.gather(*self._starting, return_exceptions=True)
         await asyncio.gather(*(worker.kill() for worker in self._all))
 
     def _replace(self, worker: _Worker) -> None:
+        if self._closed:
+            return
         self._all.discard(worker)
         task = asyncio.create_task(self._exchange(worker), name="reward worker")
         self._starting.add(task)
