@@ -17,7 +17,11 @@ KEY := $(shell sed '/^\# ---- tools/q' pyproject.toml | cat - constraints/cpu.tx
 BASE := $(VENV)/.base-$(KEY)
 DEV := $(VENV)/.dev-$(KEY)
 # setuptools warns of what tests/test_packaging.py makes sure of.
-PIP := PYTHONWARNINGS=ignore $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints/cpu.txt
+PIP := PYTHONWARNINGS=ignore $(BIN)/python -m pip install --quiet --disable-pip-version-check \
+  --no-compile -c constraints/cpu.txt
+# pip compiles with one core, this with all. Some packages ship templates that are no Python; what
+# does not compile is left alone, as pip leaves it.
+COMPILE := $(BIN)/python -m compileall -qq -j 0 $(VENV)/lib || true
 
 .PHONY: quickstart test test-fast lint format bench sim coverage docs wheel install clean
 .DEFAULT_GOAL := quickstart
@@ -64,11 +68,13 @@ install: $(DEV)
 $(BASE): | $(VENV)/bin/python
 	@echo "installing milepost and what it stands on into $(VENV) (a few minutes the first time)"
 	$(PIP) --editable .
+	@$(COMPILE)
 	@rm -f $(VENV)/.base-* && touch $@
 
 $(DEV): $(BASE)
 	@echo "installing the tools of the developers into $(VENV)"
 	$(PIP) --editable '.[dev]'
+	@$(COMPILE)
 	@rm -f $(VENV)/.dev-* && touch $@
 
 $(VENV)/bin/python:
