@@ -28,6 +28,8 @@ class Cut:
     world_size: int
     ranks: tuple[tuple[Piece, ...], ...]
     metrics: dict[str, float]
+    published: int | None = None
+    """The version that ages were judged by."""
     is_trained: bool = False
     is_written: bool = True
     """False until the journal knows of it; no rank is answered before."""
@@ -85,23 +87,27 @@ class Batches:
         """Groups that may have been issued since the run began, dropped ones not counted.
 
         What left the queue into batches, plus the room there is now: at most `groups_max`, what the
-        remaining steps need, and, when paced, what can be consumed within the bound. A group issued
-        now is consumed at the latest by the batch on top of version `published + pace`, if the
-        trainer takes groups in the order they were issued; batches up to that one are
-        `published + pace + 1 - next_version`. Versions are absolute, so a resume at a high version
-        changes nothing.
+        remaining steps need, and, when paced, what can be consumed within the bound. Versions are
+        absolute, so a resume at a high version changes nothing.
         """
         settings = self.settings
-        room = min(
-            settings.groups_max,
-            settings.groups_per_step * max(0, settings.steps - self.next_version),
-        )
+        batches = settings.steps - self.next_version
         if settings.pace is not None:
-            published = -1 if self.published is None else self.published + settings.pace
-            batches = max(0, published + 1 - self.next_version)
-            room = min(room, settings.groups_per_step * batches)
+            batches = min(batches, self._first_too_late(settings.pace) - self.next_version)
+        room = min(settings.groups_max, settings.groups_per_step * max(0, batches))
         handed = sum(len(cut.groups) for cut in self.untrained())
         return num_spent + handed + room
+
+    def _first_too_late(self, pace: int) -> int:
+        """Version of the first batch that is trained when too new a version is published.
+
+        With a publication every n batches, version m * n is published before the batch on top of it
+        is trained. The first one beyond `published + pace` is the next multiple of n.
+        """
+        if self.published is None:
+            return 0
+        every = self.settings.publish_every
+        return ((self.published + pace) // every + 1) * every
 
     # ---- ages ----------------------------------------------------------------------------
 
@@ -148,6 +154,7 @@ class Batches:
             world_size=first.world_size,
             ranks=self._split(list(groups.values()), first.world_size),
             metrics=metrics | waste.take_metrics(),
+            published=self.published,
             is_written=not self.settings.journal,
         )
         self._remember(cut)

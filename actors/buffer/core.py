@@ -123,6 +123,10 @@ class Buffer:
                 return self._received(source, message, request, now_s)
             case WorkDone(key, _, error):
                 return self._written(key, error)
+            case Unanswered(_, "rollout"):
+                # It missed something: what the store holds, and everything that follows from it,
+                # is said again.
+                return self._introduce()
             case Answered() | Unanswered() | Woken() | Taken():
                 return []
 
@@ -148,7 +152,9 @@ class Buffer:
             case GroupsRefused():
                 return self._refused(message)
             case CheckpointSaved():
-                return self._mark((Covered(version=message.step),), [], covered=True)
+                effects = self._mark((Covered(version=message.step),), [], covered=True)
+                self.fates.forget()
+                return effects
             case VersionPublished():
                 self.batches.published = message.version
                 return self._drop_late()

@@ -110,6 +110,7 @@ class GroupJournal:
                     groups[name] = group
             self._names[number] = names
             self._sizes[number] = path.stat().st_size
+        self.fates.forget(keep=set().union(*self._names.values()))
         return list(groups.values())
 
     def go_on_from(self, version: int, groups_max: int) -> None:
@@ -181,6 +182,7 @@ class GroupJournal:
         oldest = self.fates.oldest_checkpoint
         trained = {name: at for name, at in self.fates.trained.items() if at <= oldest}
         self._forget(trained)
+        self.fates.forget(keep=set().union(*self._names.values()))
         if self._marks.size > MARKS_BYTES_MAX:
             self._compact()
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -87,7 +87,7 @@ class Fates:
     trained: dict[str, int] = field(default_factory=dict)
     """Group -> version that came out of it."""
     gone: dict[str, str] = field(default_factory=dict)
-    """Group -> reason; the newest `GONE_MAX`."""
+    """Group -> reason; about the newest `GONE_MAX`."""
     handed: dict[int, Handed] = field(default_factory=dict)
     """Batches not trained yet, by step."""
     checkpoints: tuple[int, ...] = ()
@@ -122,12 +122,16 @@ class Fates:
             case Gone():
                 self.num_spent_before += mark.consumed
                 self.gone[mark.group] = mark.reason
-                if len(self.gone) > GONE_MAX:
-                    del self.gone[next(iter(self.gone))]
             case Covered():
-                self._covered(mark.version)
+                if mark.version not in self.checkpoints:
+                    self.checkpoints = (*self.checkpoints, mark.version)[-self.checkpoints_named :]
             case WentOn():
                 self.trained = {k: v for k, v in self.trained.items() if v <= mark.version}
+                # The checkpoint of version v is there, so every batch on top of an older one was
+                # trained, whether or not word of it was written down here.
+                for each in self.handed.values():
+                    if each.version < mark.version:
+                        self.trained.update(dict.fromkeys(each.groups, each.version + 1))
                 self.checkpoints = tuple(at for at in self.checkpoints if at <= mark.version)
                 self.handed.clear()
                 self.version = mark.version
@@ -139,15 +143,20 @@ class Fates:
                 self.checkpoints = mark.checkpoints
                 self.version = mark.version
 
-    def _covered(self, version: int) -> None:
-        if version in self.checkpoints:
-            return
-        self.checkpoints = (*self.checkpoints, version)[-self.checkpoints_named :]
+    def forget(self, keep: Collection[str] = ()) -> None:
+        """Drop the names that no resume can ask for, but for those in `keep`.
+
+        A journal keeps a name for as long as the group itself is in one of its files: a group
+        without a fate is one that waits to be trained.
+        """
         oldest = self.oldest_checkpoint
-        forgotten = [name for name, at in self.trained.items() if at <= oldest]
+        forgotten = [n for n, at in self.trained.items() if at <= oldest and n not in keep]
         for name in forgotten:
             del self.trained[name]
         self.num_spent_before += len(forgotten)
+        excess = len(self.gone) - GONE_MAX
+        for name in [name for name in self.gone if name not in keep][: max(0, excess)]:
+            del self.gone[name]
 
     def whole(self) -> Whole:
         """All of it as one mark."""

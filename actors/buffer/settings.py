@@ -22,8 +22,10 @@ class BufferSettings:
     imports: bool
     """Conversations come as groups of one that nobody announces."""
     pace: int | None
-    """A group is only issued if it can be consumed at most this many versions after the one being
-    published now; None: no such bound."""
+    """A group is only issued if it can be consumed while the published version is at most this many
+    after the one published now; None: no such bound."""
+    publish_every: int
+    """Batches from one published version to the next."""
     staleness_max: int | None
     """Groups whose S_old is larger meet `late`."""
     late: Literal["drop", "retry", "correct"]
@@ -57,6 +59,9 @@ class BufferSettings:
             groups_max=buffer.groups_max,
             imports=imports,
             pace=_pace(topology),
+            publish_every=topology.actors.trainer.publish_every_steps
+            if topology.actors.trainer
+            else 1,
             staleness_max=buffer.max_weight_staleness,
             late=_late(topology),
             filters=load_filters(buffer.filters),
@@ -72,8 +77,7 @@ def _pace(topology: Topology) -> int | None:
     if topology.actors.publisher is None:
         return None
     if topology.run.mode is Mode.SYNC:
-        # All batches until the next publication are sampled under the version served now.
-        return topology.actors.trainer.publish_every_steps - 1 if topology.actors.trainer else 0
+        return 0
     if buffer.staleness_policy != "pace":
         return None
     if buffer.max_weight_staleness is None:

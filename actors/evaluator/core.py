@@ -180,7 +180,7 @@ class Evaluator:
             return []
         version, self._first_over = self._first_over, None
         self._is_first_told = True
-        return [Tell("rollout", EvaluationFinished(version=version))]
+        return [Tell("rollout", EvaluationFinished(version=version), "first")]
 
     def _finish(self) -> list[Effect]:
         is_idle = self.round is None and not self._is_due and not self._saving
@@ -188,7 +188,8 @@ class Evaluator:
             return []
         self._is_finished = True
         summary = {"evaluations": [msgspec.to_builtins(each) for each in self.scores]}
-        return [Tell("supervisor", WorkFinished(actor="evaluator", summary=summary))]
+        done = WorkFinished(actor="evaluator", summary=summary)
+        return [Tell("supervisor", done, "finished")]
 
     # ---- one round -----------------------------------------------------------------------
 
@@ -278,6 +279,11 @@ class Evaluator:
         if kind == "hold":
             said = f"the publisher granted no hold: {reason}"
             return [self._event("evaluation_late", said), Wake("hold", now_s + HOLD_AGAIN_S)]
+        if kind == "first" and self.newest is not None:
+            return [Tell("rollout", EvaluationFinished(version=self.newest), "first")]
+        if kind == "finished":
+            self._is_finished = False
+            return []
         if self.round is None or not trajectory_id:
             return []
         return self.round.lost(trajectory_id, attempt, reason)

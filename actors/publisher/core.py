@@ -97,6 +97,8 @@ class Publisher:
                 return self._received(source, message, request, now_s)
             case Answered(key, _, message):
                 return self._answered(key, message, now_s)
+            case Unanswered(_, to) if to in self.settings.listeners:
+                return [Tell(to, self.epochs.published_word())] if self.epochs.serving else []
             case Unanswered(key, _, reason):
                 return self._unanswered(key, reason, now_s)
             case Woken(key):

@@ -68,8 +68,10 @@ class Epochs:
         if self.serving is not None and message.version == self.serving.version:
             return [Tell(self.settings.leader, self.published_word())]
         newest = self.epoch.weights if self.epoch else self.serving
+        if newest is not None and message == newest.ready:
+            return []  # said again; it is on its way
         if newest is not None and message.version <= newest.version:
-            reason = f"version {newest.version} is newer, or the same and on its way"
+            reason = f"version {newest.version} is on its way or serves already"
             return [self.failed_word(message.version, reason)]
         self.arriving[message.version] = Weights(message, now_s)
         for version in sorted(self.arriving)[:-ARRIVING_MAX]:

@@ -48,9 +48,20 @@ class Failures:
             epochs.arriving.setdefault(weights.version, weights)
             epochs.not_before_s = now_s + AGAIN_S
             return [*effects, Wake("begin", epochs.not_before_s)]
-        if epochs.serving is None:
+        if epochs.serving is None and weights.is_complete:
             return [*effects, Fail(f"no engine could be brought to a first version; {said}")]
         return [*effects, epochs.failed_word(weights.version, reason)]
+
+    def _begin_again(self, now_s: float) -> list[Effect]:
+        """Every engine died in the switch: no fault of the version, which waits for the next."""
+        epochs = self.epochs
+        assert epochs.epoch is not None
+        weights = epochs.epoch.weights
+        epochs.epoch = None
+        epochs.arriving.setdefault(weights.version, weights)
+        epochs.not_before_s = now_s + AGAIN_S
+        said = f"every engine left while version {weights.version} was activated"
+        return [_event("epoch_failed", said), Wake("begin", epochs.not_before_s)]
 
     def deadline(self, version: int, now_s: float) -> list[Effect]:
         """The time for PREPARE and MOVE is over."""
@@ -110,7 +121,7 @@ class Failures:
         epoch.members.discard(lane.engine)
         epoch.unproven.discard(lane.engine)
         if epoch.is_activating and not epoch.members:
-            return self.fail_epoch("every engine left while it was activated", now_s)
+            return self._begin_again(now_s)
         return self.epochs.publish(now_s) if epoch.is_proven else []
 
 

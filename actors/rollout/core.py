@@ -271,6 +271,8 @@ class Rollout:
 
     def _unanswered(self, key: str, to: str, reason: str, now_s: float) -> list[Effect]:
         kind, _, rest = key.partition("/")
+        if to == "buffer":
+            return self.flight.announce_all() + self._issue_ended()
         if kind == "run":
             trajectory_id, _, attempt = rest.rpartition("/")
             cause = f"{to} did not take the episode: {reason}"
@@ -302,8 +304,13 @@ class Rollout:
         Verdicts that are being delivered are waited for, so that no finished work is lost.
         """
         self._draining = _Draining(request, now_s + order.deadline_s)
-        ended = Tell("buffer", IssueEnded(reason="the rollout actor drains"))
-        return [ended, *self.flight.stop(now_s), Wake("drain", self._draining.until_s)]
+        wake = Wake("drain", self._draining.until_s)
+        return [*self._issue_ended(), *self.flight.stop(now_s), wake]
+
+    def _issue_ended(self) -> list[Effect]:
+        if self._draining is None:
+            return []
+        return [Tell("buffer", IssueEnded(reason="the rollout actor drains"))]
 
     def _reply_drained(self, now_s: float) -> list[Effect]:
         assert self._draining is not None

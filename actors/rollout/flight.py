@@ -105,6 +105,15 @@ class Flight:
                 self.pending.append((name, member.index))
         return [self._announce(group)]
 
+    def announce_all(self) -> list[Effect]:
+        """The buffer missed some word about groups: say all of it again; it knows repeats."""
+        return [
+            Tell("buffer", GroupAbandoned(group_id=group.name, reason=group.abandoned))
+            if group.abandoned
+            else self._announce(group)
+            for group in self.groups.values()
+        ]
+
     def _add_group(self, place: Place, now_s: float) -> Group:
         name = group_name(place)
         assert name not in self.groups, name

@@ -10,6 +10,7 @@ position has the same name in a resumed run.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -106,6 +107,20 @@ class Ledger:
                 self._resumed(record.step)
             case Snapshot():
                 self._restore(record)
+
+    def resume(self, step: int, trained: Iterable[str]) -> list[Record]:
+        """Go on from the checkpoint of `step`, which says what was trained up to it.
+
+        Returns the records that were applied. The checkpoint is the authority: word of its last
+        groups may never have reached this ledger.
+        """
+        records: list[Record] = [Resumed(step=step)]
+        self.apply(records[0])
+        unheard = tuple(name for name in trained if name in self.open or name in self.stored)
+        if unheard:
+            records.append(Trained(groups=unheard, step=step))
+            self.apply(records[1])
+        return records
 
     def validate(self) -> None:
         """Assert the balance: issued = trained + dropped + in flight."""

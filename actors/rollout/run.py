@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+
+import msgspec
 
 from milepost.actors.context import ActorContext
 from milepost.actors.effects import Work
@@ -15,7 +18,7 @@ from milepost.actors.rollout.core import Rollout
 from milepost.actors.rollout.cursor import PromptOrder
 from milepost.actors.rollout.ledger import Ledger
 from milepost.actors.rollout.prompts import load_train_prompts
-from milepost.actors.rollout.records import Resumed, decode_record, encode_record
+from milepost.actors.rollout.records import decode_record, encode_record
 from milepost.actors.rollout.settings import RolloutSettings
 
 
@@ -35,9 +38,9 @@ async def run(context: ActorContext) -> None:
     ledger = recover(path, settings.checkpoints_named)
     hand = JournalHand(path)
     if spec.incarnation == 0:
-        resumed = Resumed(step=spec.resume_step or 0)
-        ledger.apply(resumed)
-        hand.append((encode_record(resumed),))
+        step = spec.resume_step or 0
+        trained = trained_groups(context.run_folder, step)
+        hand.append(map(encode_record, ledger.resume(step, trained)))
     kind = ConversationRollout if topology.algorithm.estimator == "sft" else Rollout
     try:
         await context.serve(
@@ -62,6 +65,22 @@ def recover(path: Path, checkpoints_named: int) -> Ledger:
     return ledger
 
 
+def trained_groups(run_folder: Path, step: int) -> tuple[str, ...]:
+    """What the trainer's checkpoint of `step` says was trained; nothing at step 0.
+
+    Raises:
+        FileNotFoundError: there is no such checkpoint.
+    """
+    if step == 0:
+        return ()
+    meta = run_folder / "checkpoints" / f"step_{step:06d}" / "meta.json"
+    return msgspec.json.decode(meta.read_bytes(), type=_Meta).trained_group_ids
+
+
+class _Meta(msgspec.Struct, frozen=True):
+    trained_group_ids: tuple[str, ...]
+
+
 class JournalHand:
     """Writes the journal on one thread, so records land in the order of the core's effects."""
 
@@ -70,7 +89,7 @@ class JournalHand:
         self._file = JournalFile(path)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="journal")
 
-    def append(self, payloads: tuple[bytes, ...]) -> None:
+    def append(self, payloads: Iterable[bytes]) -> None:
         """Append now, on the caller's thread; only before serving."""
         self._file.append(payloads)
 

@@ -1,0 +1,65 @@
+"""What may go wrong in a simulated run, as one frozen object; and swarms of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from random import Random
+
+MORTAL = ("agent", "session", "engine", "rollout", "buffer")
+"""Kinds of actors that may be started again within a run; any other's death means a resume."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Faults:
+    """Chances are for each delivery."""
+
+    failures: float = 0.0
+    """Share of episodes that fail."""
+    delay: float = 0.0
+    """Chance that the clock goes on by `delay_s` before the next delivery."""
+    delay_s: float = 2.0
+    delays: int = 1_000_000
+    """Most of them: what is longer than every deadline can only happen so often."""
+    block: float = 0.0
+    """Chance that one link carries nothing for `block_s`; deadlines of what is on it pass."""
+    block_s: float = 70.0
+    death: float = 0.0
+    deaths: int = 0
+    """Most deaths of single actors."""
+    mortal: tuple[str, ...] = MORTAL
+    restart_s: float = 1.0
+    resume: float = 0.0
+    resumes: int = 0
+    """Most times that the whole run is killed and goes on from its last checkpoint."""
+    step_s: float = 0.5
+    """How long a training step takes: small starves the trainer, large fills the queue."""
+
+
+NO_FAULTS = Faults()
+
+
+def swarm(random: Random) -> Faults:
+    """Some kinds of fault switched off altogether, the others weighted wildly."""
+
+    def sometimes(value: float) -> float:
+        return value * 10 ** -random.uniform(0, 1) if random.random() < 0.5 else 0.0
+
+    deaths = random.choice((0, 0, 1, 2, 4))
+    resumes = random.choice((0, 0, 1, 2))
+    kinds = tuple(kind for kind in MORTAL if random.random() < 0.6) or MORTAL
+    delay_s = random.choice((0.3, 2.0, 20.0, 700.0))
+    return Faults(
+        failures=sometimes(0.4),
+        delay=sometimes(0.2),
+        delay_s=delay_s,
+        delays=2 if delay_s > 10.0 else 1_000_000,
+        block=sometimes(0.01),
+        block_s=random.choice((5.0, 70.0)),
+        death=0.01 if deaths else 0.0,
+        deaths=deaths,
+        mortal=kinds,
+        restart_s=random.choice((0.0, 1.0, 5.0)),
+        resume=0.003 if resumes else 0.0,
+        resumes=resumes,
+        step_s=random.choice((0.05, 0.5, 5.0)),
+    )

@@ -1,0 +1,97 @@
+"""Topologies small enough that thousands of their runs fit in a minute."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+from milepost.configs.actors import (
+    AgentConfig,
+    BufferConfig,
+    EngineConfig,
+    EvaluatorConfig,
+    PublisherConfig,
+    RolloutConfig,
+    SessionConfig,
+    TrainerConfig,
+)
+from milepost.configs.run import AlgorithmConfig, DataConfig, Mode, RunConfig
+from milepost.configs.topology import ActorsConfig, Topology
+
+
+def topology(
+    *,
+    steps: int = 3,
+    prompts: int = 2,
+    samples: int = 2,
+    sync: bool = False,
+    agents: int = 1,
+    sessions: int = 1,
+    engines: int = 1,
+    ranks: int = 1,
+    evaluator: bool = False,
+    checkpoint_every: int = 1,
+    publish_every: int = 1,
+    minibatches: int = 1,
+    rollout: dict[str, Any] | None = None,
+    buffer: dict[str, Any] | None = None,
+) -> Topology:
+    """Like a recipe, with everything that matters to the data path."""
+    return Topology(
+        run=RunConfig(
+            name="sim",
+            steps=steps,
+            mode=Mode.SYNC if sync else Mode.ASYNC,
+            checkpoint_every_steps=checkpoint_every,
+        ),
+        data=DataConfig(prompts="sim:prompts"),
+        algorithm=AlgorithmConfig(
+            prompts_per_step=prompts, samples_per_prompt=samples, minibatches_per_step=minibatches
+        ),
+        actors=ActorsConfig(
+            rollout=RolloutConfig(**{"trajectories_in_flight_max": 3 * samples, **(rollout or {})}),
+            agent=AgentConfig(agent="sim:Agent", replicas=agents, episodes_max=3),
+            session=SessionConfig(replicas=sessions),
+            engine=EngineConfig(replicas=engines),
+            buffer=BufferConfig(**{"groups_max": 3 * prompts, **(buffer or {})}),
+            trainer=TrainerConfig(lr=1.0, ranks=ranks, publish_every_steps=publish_every),
+            publisher=PublisherConfig(),
+            evaluator=EvaluatorConfig(deadline_s=2000.0) if evaluator else None,
+        ),
+    )
+
+
+def swarm_topology(random: Random) -> Topology:
+    """One of many shapes."""
+    buffer: dict[str, Any] = {}
+    sync = random.random() < 0.25
+    policy = random.choice(("correct", "correct", "drop", "pace"))
+    if policy != "correct" and not sync:
+        buffer = {
+            "staleness_policy": policy,
+            "max_weight_staleness": random.choice((0, 1, 2)),
+            "late": random.choice(("drop", "retry", "correct")),
+            "unused": random.choice(("drop", "retry")),
+        }
+    if random.random() < 0.3:
+        buffer["filters"] = ("zero_spread",)
+    if random.random() < 0.15:
+        buffer["journal"] = False
+    return topology(
+        steps=random.choice((1, 2, 3, 4)),
+        prompts=random.choice((1, 2, 3)),
+        samples=random.choice((2, 2, 3)),
+        sync=sync,
+        agents=random.choice((1, 2)),
+        sessions=random.choice((1, 2)),
+        engines=random.choice((1, 2)),
+        ranks=random.choice((1, 1, 2)),
+        evaluator=random.random() < 0.4,
+        checkpoint_every=random.choice((0, 1, 2)),
+        publish_every=random.choice((1, 1, 2)),
+        rollout={
+            "refill": random.choice(("sample", "sample", "group")),
+            "failed": random.choice(("retry", "retry", "drop_group", "smaller_group")),
+        },
+        buffer=buffer,
+    )

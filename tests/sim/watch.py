@@ -1,0 +1,174 @@
+"""The checkers: the invariants of the whole, looked at from outside of every core.
+
+1 ledger      each core asserts its balance after every event; at the end every trained group is
+              in the ledger as trained, and none was trained twice on the way that counts
+2 budget      asserted by the cores (FL-1, BU-1)
+3 epochs      a version is published only when every living engine serves exactly it; an engine
+              changes version only while nobody holds it
+5 staleness   what a batch holds is within the limit, by the version the buffer knew
+6 stop        the run ends within a number of deliveries
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+from milepost.actors.effects import Effect, Reply, Tell
+from milepost.actors.publisher.core import Publisher
+from milepost.actors.publisher.lanes import Phase
+from milepost.configs.topology import Topology
+from milepost.messages.buffer import Batch
+from milepost.messages.publisher import ReleaseVersion, VersionHeld
+from milepost.messages.supervisor import EventReported
+from milepost.messages.trainer import VersionPublished
+from sim.network import Network
+from sim.standins import Engine
+
+if TYPE_CHECKING:
+    from sim.world import Disk
+
+
+class Watch:
+    """Sees every effect before it is carried out, and every batch as it is trained."""
+
+    def __init__(self, topology: Topology) -> None:
+        self.topology = topology
+        self.trained: dict[int, tuple[str, ...]] = {}
+        """Version trained on -> groups, of the timeline that counts."""
+        self.batches: list[tuple[int, Batch]] = []
+        self.published: list[int] = []
+        self.events: Counter[str] = Counter()
+        self.evaluations: list[dict[str, Any]] = []
+        self._network: Network | None = None
+        self._parts: dict[int, dict[int, Batch]] = {}
+        self._holding: int | None = None
+
+    def begin(self, network: Network, resume_version: int | None) -> None:
+        """The run starts, or goes on from a checkpoint: what came after that is void."""
+        self._network = network
+        version = resume_version or 0
+        self.trained = {at: groups for at, groups in self.trained.items() if at < version}
+        self._parts = {}
+        self._holding = None
+        self.published.clear()
+
+    def died(self, name: str) -> None:
+        """One actor is gone."""
+
+    def saved(self, version: int) -> None:
+        """A checkpoint exists."""
+
+    # ---- as it happens -------------------------------------------------------------------
+
+    def effect(self, actor: str, effect: Effect) -> None:
+        """Called before an effect is carried out."""
+        match effect:
+            case Tell("buffer", VersionPublished() as message) if actor == "publisher":
+                self._check_published(message)
+            case Reply(_, VersionHeld() as message):
+                self._check_engines(message.version, "held")
+                self._holding = message.version
+            case Tell(_, ReleaseVersion()):
+                self._holding = None
+            case Tell("supervisor", EventReported() as message):
+                self.events[message.kind] += 1
+                if message.kind == "evaluation":
+                    self.evaluations.append(message.values)
+            case Reply(_, Batch() as message):
+                self._check_ages(message)
+            case _:
+                pass
+
+    def _check_published(self, message: VersionPublished) -> None:
+        if self.published and self.published[-1] == message.version:
+            return  # said again to an actor that restarted
+        assert not self.published or message.version > self.published[-1], (
+            f"published version went from {self.published[-1]} to {message.version}"
+        )
+        self.published.append(message.version)
+        self._check_engines(message.version, "published")
+
+    def _check_engines(self, version: int, word: str) -> None:
+        assert self._network is not None
+        publisher = self._network.actors["publisher"].core
+        lanes = publisher.epochs.lanes if isinstance(publisher, Publisher) else {}
+        for name in self.topology.names("engine"):
+            engine = self._network.actors[name].core
+            if engine is None or (name in lanes and lanes[name].phase is Phase.GONE):
+                continue
+            if name in lanes and lanes[name].confirmed is None:
+                continue  # it started again and is being brought to the version
+            assert isinstance(engine, Engine)
+            assert engine.version == version or engine.version is None, (
+                f"version {version} is {word} and {name} serves {engine.version}"
+            )
+
+    def _check_ages(self, batch: Batch) -> None:
+        buffer = self.topology.actors.buffer
+        assert buffer is not None
+        limit, published = buffer.max_weight_staleness, self._version_at_cut(batch.step)
+        if limit is None or published is None:
+            return
+        if buffer.staleness_policy == "correct" or buffer.late == "correct":
+            return
+        for trajectory in batch.trajectories:
+            oldest = min(span.version for span in trajectory.spans)
+            assert published - oldest <= limit, (
+                f"{trajectory.trajectory_id} of version {oldest} is handed out while "
+                f"{published} is published, the limit is {limit}"
+            )
+
+    def _version_at_cut(self, step: int) -> int | None:
+        # A batch is written down between its cut and its way out; the trainer's door judges again.
+        assert self._network is not None
+        core: Any = self._network.actors["buffer"].core
+        version: int | None = core.batches._cuts[step].published
+        return version
+
+    def batch(self, rank: int, batch: Batch, published: int | None) -> None:
+        """A rank starts to train its part."""
+        del published
+        parts = self._parts.setdefault(batch.step, {})
+        parts[rank] = batch
+        config = self.topology.actors.trainer
+        assert config is not None
+        if len(parts) == config.ranks:
+            self._check_parts([parts[at] for at in sorted(parts)])
+        if rank == 0:
+            self._check_once(batch)
+
+    def _check_parts(self, parts: list[Batch]) -> None:
+        """Every trajectory of the batch is in exactly one part; normalisers agree."""
+        first = parts[0]
+        names = [each.trajectory_id for part in parts for each in part.trajectories]
+        assert len(names) == len(set(names)) == first.num_trajectories, names
+        assert {part.group_ids for part in parts} == {first.group_ids}
+        assert {name.rpartition(".")[0] for name in names} == set(first.group_ids)
+        assert sum(first.minibatch_loss_tokens) == first.num_loss_tokens
+        assert sum(first.minibatch_trajectories) == first.num_trajectories
+
+    def _check_once(self, batch: Batch) -> None:
+        assert batch.step not in self.trained or self.trained[batch.step] == batch.group_ids
+        before = {name for groups in self.trained.values() for name in groups}
+        if batch.step not in self.trained:
+            again = before & set(batch.group_ids)
+            assert not again, f"trained twice: {sorted(again)}"
+        self.trained[batch.step] = batch.group_ids
+        self.batches.append((batch.step, batch))
+
+    # ---- at the end ----------------------------------------------------------------------
+
+    def ended(self, disk: Disk) -> None:
+        """Every batch was full, and what was trained last is what the checkpoint says."""
+        assert disk.checkpoint is not None
+        steps, size = self.topology.run.steps, self.topology.algorithm.prompts_per_step
+        assert sorted(self.trained) == list(range(steps)), sorted(self.trained)
+        counts = Counter(map(len, self.trained.values()))
+        assert counts == Counter({size: steps}), counts
+        trained = [name for _, groups in sorted(self.trained.items()) for name in groups]
+        assert list(disk.checkpoint.trained) == trained
+        for evaluation in self.evaluations:
+            for mode in ("sampled", "greedy"):
+                score = evaluation.get(mode)
+                assert score is None or score["num_mixed"] == 0, evaluation

@@ -1,0 +1,286 @@
+"""A whole run on the simulated network: real rollout, buffer, publisher and evaluator cores."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, field
+from random import Random
+
+from milepost.actors.buffer.core import Buffer
+from milepost.actors.buffer.groups import StoredGroup
+from milepost.actors.buffer.marks import Fates, WentOn
+from milepost.actors.buffer.settings import BufferSettings
+from milepost.actors.buffer.work import KeepGroup, WriteMarks
+from milepost.actors.effects import Core, Work
+from milepost.actors.evaluator.core import Evaluator
+from milepost.actors.evaluator.settings import EvaluatorSettings
+from milepost.actors.publisher.core import Publisher
+from milepost.actors.publisher.settings import PublisherSettings
+from milepost.actors.rollout.bookkeeping import CompactJournal, WriteRecords
+from milepost.actors.rollout.conversations import ConversationRollout
+from milepost.actors.rollout.core import Rollout
+from milepost.actors.rollout.cursor import PromptOrder
+from milepost.actors.rollout.ledger import Ledger
+from milepost.actors.rollout.records import Record
+from milepost.actors.rollout.settings import RolloutSettings
+from milepost.configs.topology import Topology
+from milepost.messages.shared import Prompt
+from milepost.messages.supervisor import PeerRestarted
+from sim.choosers import Chooser
+from sim.faults import NO_FAULTS, Faults
+from sim.network import Network
+from sim.standins import Agent, Checkpoint, Engine, Session, Supervisor, Trainer
+from sim.watch import Watch
+
+PROMPTS = [
+    Prompt(prompt_id=f"p{index}", messages=[{"role": "user", "content": str(index)}])
+    for index in range(5)
+]
+
+
+@dataclass(slots=True)
+class Disk:
+    """What survives kill -9: exactly what the hands of the real actors would have written."""
+
+    records: list[Record] = field(default_factory=list)
+    groups: dict[str, StoredGroup] = field(default_factory=dict)
+    fates: Fates = field(default_factory=Fates)
+    checkpoint: Checkpoint | None = None
+
+    def _collect(self) -> None:
+        """Files of three groups each go when nothing in them can be asked for."""
+        names = list(self.groups)
+        oldest = self.fates.oldest_checkpoint
+        for at in range(0, len(names) - 3, 3):
+            part = names[at : at + 3]
+            if all(
+                n in self.fates.gone or self.fates.trained.get(n, 1 << 60) <= oldest for n in part
+            ):
+                for name in part:
+                    del self.groups[name]
+        self.fates.forget(keep=self.groups)
+
+    def rollout(self, work: Work) -> None:
+        match work:
+            case WriteRecords():
+                self.records.extend(work.records)
+            case CompactJournal():
+                self.records = [work.snapshot]
+            case _:
+                raise TypeError(work)
+
+    def buffer(self, work: Work) -> None:
+        match work:
+            case KeepGroup():
+                self.groups[work.group.group_id] = work.group
+            case WriteMarks():
+                self.fates.apply_all(work.marks)
+                if work.covered:
+                    self._collect()
+            case _:
+                raise TypeError(work)
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """Cores to put in the place of ours: the canaries' naive ones."""
+
+    rollout: Callable[[RolloutSettings, PromptOrder, Ledger], Core] = Rollout.of
+    buffer: Callable[[BufferSettings, Fates, Sequence[StoredGroup]], Core] = Buffer.of
+    publisher: Callable[[PublisherSettings], Core] = Publisher.of
+    liar: str = ""
+    """Engine that confirms what it does not serve."""
+
+
+@dataclass(slots=True)
+class World:
+    """One run, from its start to its end, over deaths and resumes."""
+
+    topology: Topology
+    chooser: Chooser
+    faults: Faults = NO_FAULTS
+    variant: Variant = field(default_factory=Variant)
+    seed: int = 0
+    trace: list[str] | None = None
+    disk: Disk = field(default_factory=Disk)
+    network: Network = field(init=False)
+    watch: Watch = field(init=False)
+    _deaths_left: int = 0
+    _resumes_left: int = 0
+    _delays_left: int = 0
+
+    def __post_init__(self) -> None:
+        self._deaths_left = self.faults.deaths
+        self._delays_left = self.faults.delays if self.faults.delay else 0
+        self._resumes_left = self.faults.resumes
+        self.watch = Watch(self.topology)
+        self._begin(resume_version=None)
+
+    # ---- making --------------------------------------------------------------------------
+
+    def _begin(self, resume_version: int | None) -> None:
+        """Start every process of the run, from what the disk holds."""
+        now_s = self.network.now_s if resume_version is not None else 0.0
+        self.network = network = Network(self.chooser, now_s=now_s, trace=self.trace)
+        self.watch.begin(network, resume_version)
+        network.on_effect = self.watch.effect
+        self._add_all(network, resume_version)
+        for name in network.actors:
+            network.start(name)
+
+    def _add_all(self, network: Network, resume_version: int | None) -> None:
+        topology, disk = self.topology, self.disk
+        network.add("supervisor", lambda _: Supervisor(), is_stubborn=True)
+        if topology.actors.rollout:
+            network.add("rollout", lambda n: self._rollout(n, resume_version), disk.rollout)
+        network.add("buffer", lambda n: self._buffer(n, resume_version), disk.buffer)
+        if topology.actors.publisher:
+            settings = PublisherSettings.of(topology)
+            network.add("publisher", lambda _: self.variant.publisher(settings))
+        if topology.actors.evaluator:
+            evaluator = EvaluatorSettings.of(topology, resume_version)
+            network.add("evaluator", lambda _: Evaluator(evaluator, PROMPTS[:3]), lambda _: None)
+        for name in topology.names("agent"):
+            network.add(name, lambda n, name=name: self._agent(name, n))
+        for name in topology.names("session"):
+            engines = topology.names("engine")
+            network.add(name, lambda _, name=name: Session(name, engines), is_stubborn=True)
+        for name in topology.names("engine"):
+            lies = name == self.variant.liar
+            network.add(
+                name,
+                lambda n, name=name, lies=lies: Engine(name, self._random(name, n), lies),
+                is_stubborn=True,
+            )
+        for rank, name in enumerate(topology.names("trainer")):
+            network.add(name, lambda _, rank=rank: self._trainer(rank), is_stubborn=True)
+
+    def _random(self, name: str, incarnation: int) -> Random:
+        return Random(f"{self.seed}/{name}/{incarnation}")
+
+    def _agent(self, name: str, incarnation: int) -> Agent:
+        return Agent(name, self._random(name, incarnation), self.faults.failures)
+
+    def _rollout(self, incarnation: int, resume_version: int | None) -> Core:
+        settings = RolloutSettings.of(self.topology, incarnation)
+        order = PromptOrder(PROMPTS, self.topology.run.seed, shuffle=True)
+        ledger = Ledger(checkpoints_named=settings.checkpoints_named)
+        for record in self.disk.records:
+            ledger.apply(record)
+        if incarnation == 0:
+            saved = self.disk.checkpoint
+            trained = saved.trained if saved else ()
+            self.disk.records += ledger.resume(resume_version or 0, trained)
+        ledger.validate()
+        if self.topology.algorithm.estimator == "sft":
+            return ConversationRollout.of(settings, order, ledger)
+        return self.variant.rollout(settings, order, ledger)
+
+    def _buffer(self, incarnation: int, resume_version: int | None) -> Core:
+        settings = BufferSettings.of(self.topology)
+        disk = self.disk
+        if not settings.journal:
+            return self.variant.buffer(settings, Fates(version=resume_version or 0), ())
+        if incarnation == 0:
+            version = resume_version or 0
+            disk.fates.apply(WentOn(version=version))
+            disk.groups = {
+                name: group
+                for name, group in disk.groups.items()
+                if group.versions is None or group.versions.newest <= version
+            }
+        stored = [
+            group
+            for name, group in disk.groups.items()
+            if name not in disk.fates.trained and name not in disk.fates.gone
+        ]
+        return self.variant.buffer(settings, deepcopy(disk.fates), stored)
+
+    def _trainer(self, rank: int) -> Trainer:
+        topology, saved = self.topology, self.disk.checkpoint
+        config = topology.actors.trainer
+        assert config is not None
+        trainer = Trainer(
+            rank=rank,
+            world_size=config.ranks,
+            steps=topology.run.steps,
+            sync=topology.run.mode == "sync",
+            publish_every=config.publish_every_steps,
+            checkpoint_every=topology.run.checkpoint_every_steps,
+            has_publisher=topology.actors.publisher is not None,
+            save=self._save,
+            on_batch=self.watch.batch,
+            step_s=self.faults.step_s,
+        )
+        if saved is not None:
+            trainer.version, trainer.trained = saved.version, list(saved.trained)
+        return trainer
+
+    def _save(self, checkpoint: Checkpoint) -> None:
+        self.disk.checkpoint = checkpoint
+        self.watch.saved(checkpoint.version)
+
+    # ---- running -------------------------------------------------------------------------
+
+    def run(self, steps_max: int = 40_000) -> World:
+        """Until every actor that finishes a run has; raises what went wrong."""
+        for _ in range(steps_max):
+            if self.faults is not NO_FAULTS:
+                self._misbehave()
+            if self._is_over():
+                self.watch.ended(self.disk)
+                return self
+            if not self.network.step():
+                break
+        raise AssertionError(f"the run does not end: {self.stuck()}")
+
+    def _is_over(self) -> bool:
+        supervisor = self.network.actors["supervisor"].core
+        assert isinstance(supervisor, Supervisor)
+        needed = {"trainer-0"}
+        if self.topology.actors.evaluator:
+            needed.add("evaluator")
+        return supervisor.finished >= needed
+
+    def stuck(self) -> str:
+        """What everybody waits for."""
+        return "; ".join(
+            f"{name}: {actor.core.working_on()}"
+            for name, actor in self.network.actors.items()
+            if actor.core is not None and actor.core.working_on()
+        )
+
+    def _misbehave(self) -> None:
+        faults, chooser, network = self.faults, self.chooser, self.network
+        if self._delays_left and chooser.chance(faults.delay):
+            self._delays_left -= 1
+            network.jump(faults.delay_s)
+        if faults.block and chooser.chance(faults.block):
+            pairs = sorted(network.links)
+            if pairs:
+                pair = pairs[chooser.pick(len(pairs))]
+                network.blocked[pair] = network.now_s + faults.block_s
+        if self._deaths_left and chooser.chance(faults.death):
+            mortals = [
+                name
+                for name in network.actors
+                if name.partition("-")[0] in faults.mortal and network.actors[name].core is not None
+            ]
+            if mortals:
+                self._deaths_left -= 1
+                self._kill(mortals[chooser.pick(len(mortals))])
+        if self._resumes_left and chooser.chance(faults.resume):
+            self._resumes_left -= 1
+            saved = self.disk.checkpoint
+            self._begin(resume_version=saved.version if saved else 0)
+
+    def _kill(self, name: str) -> None:
+        network = self.network
+        self.watch.died(name)
+        network.kill(name, keep_sent=self.chooser.pick)
+        news = PeerRestarted(actor=name, incarnation=network.actors[name].incarnation)
+        for other in network.actors:
+            if other not in (name, "supervisor"):
+                network.tell("supervisor", other, news)
+        network.call_at(network.now_s + self.faults.restart_s, lambda: network.start(name))
