@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, TypeAlias
 
-from milepost.messages.shared import Message, NonNegative, Status
+from milepost.messages.shared import Finite, Message, NonNegative, Status
 
 
 class CreditsGranted(Message, kw_only=True):
@@ -37,7 +37,7 @@ class EpisodeEnded(Message, kw_only=True):
     trajectory_id: str
     attempt: NonNegative
     status: Status
-    reward: float | None = None
+    reward: Finite | None = None
     """Set exactly when status is completed or truncated; finite."""
     cause: str = ""
     """Why, in words, when status is not completed."""

@@ -10,6 +10,7 @@ from milepost.messages.shared import (
     ChatMessage,
     EpisodeLimits,
     FinishReason,
+    Finite,
     Message,
     NonNegative,
     Positive,
@@ -98,7 +99,7 @@ class FinishTrajectory(Message, kw_only=True):
     trajectory_id: str
     attempt: NonNegative
     status: Status
-    reward: float
+    reward: Finite
     metrics: dict[str, float] = {}
 
 

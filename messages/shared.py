@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from sys import float_info
 from typing import Annotated, Any, TypeAlias, dataclass_transform
 
 from msgspec import Meta, Struct, field
@@ -10,6 +11,8 @@ from msgspec import Meta, Struct, field
 NonNegative: TypeAlias = Annotated[int, Meta(ge=0)]
 Positive: TypeAlias = Annotated[int, Meta(ge=1)]
 Seconds: TypeAlias = Annotated[float, Meta(gt=0)]
+Finite: TypeAlias = Annotated[float, Meta(ge=-float_info.max, le=float_info.max)]
+"""A number that is neither NaN nor infinite: those are refused by name on arrival."""
 ChatMessage: TypeAlias = dict[str, Any]
 """One chat message in the OpenAI shape (role, content, tool_calls, ...), JSON values only."""
 

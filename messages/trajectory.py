@@ -10,6 +10,7 @@ from msgspec import Struct
 from milepost.messages.bulk import Bulk
 from milepost.messages.shared import (
     FinishReason,
+    Finite,
     NonNegative,
     Positive,
     SamplingParams,
@@ -60,7 +61,7 @@ class Trajectory(Struct, frozen=True, kw_only=True):
     group_id: str
     prompt_id: str
     status: Status
-    reward: float
+    reward: Finite
     token_ids: Bulk
     """int32 [T]"""
     loss_mask: Bulk
@@ -75,7 +76,7 @@ class Trajectory(Struct, frozen=True, kw_only=True):
     certificate: Certificate
     routes: Bulk | None = None
     """uint8 or int16 [T - 1, layers, experts per token], when routes are replayed."""
-    group_rewards: tuple[float, ...] = ()
+    group_rewards: tuple[Finite, ...] = ()
     """Rewards of all members of the group; the buffer fills it in when the group is complete."""
     group_size: Positive = 1
     num_sampled_tokens: NonNegative = 0

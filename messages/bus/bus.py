@@ -28,10 +28,10 @@ from milepost.messages.bus.source import Entry
 from milepost.messages.bus.statistics import BusStatistics
 from milepost.messages.bus.transport import Events, Frames, Transport
 from milepost.messages.bus.zeromq import Peer, ZmqTransport
-from milepost.messages.codec import Encoded
 from milepost.messages.control import NotUnderstood
 from milepost.messages.envelope import PROTOCOL
 from milepost.messages.errors import BusClosed, ProtocolError, Undelivered
+from milepost.messages.layout import Encoded
 from milepost.messages.limits import BusLimits
 from milepost.messages.shared import Message
 

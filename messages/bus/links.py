@@ -15,8 +15,8 @@ from milepost.messages.bus.outbound import Outbound
 from milepost.messages.bus.packing import Packing
 from milepost.messages.bus.sent import Sent
 from milepost.messages.bus.transport import Frames
-from milepost.messages.codec import Encoded
 from milepost.messages.errors import Undelivered
+from milepost.messages.layout import Encoded
 from milepost.messages.shared import Message
 
 

@@ -16,9 +16,9 @@ from milepost.messages.bus.delivery import (
 from milepost.messages.bus.host import ACK_DELAY_S, Host
 from milepost.messages.bus.source import Entry, Reply, Source
 from milepost.messages.bus.transport import Frames
-from milepost.messages.codec import Encoded
 from milepost.messages.envelope import unpack_header
 from milepost.messages.errors import ProtocolError
+from milepost.messages.layout import Encoded
 
 RESEND_AFTER_S: Final = 0.2
 """A routine probe does not repeat younger answers: they are probably on their way."""
@@ -245,7 +245,7 @@ class Mailbox:
         sequence = source.reply_sequence
         source.reply_sequence += 1
         header = self.host.header(encoded.type, message_id, entry.header.id, sequence)
-        frames: Frames = (header, encoded.body, *encoded.buffers)
+        frames: Frames = (header, *encoded.frames())
         reply = Reply(kind, sequence, frames, entry.deadline, settle)
         source.replies.append(reply)
         self.owing[source.route] = source

@@ -109,7 +109,7 @@ class Outbound:
         sent.sequence = self._next_sequence
         self._next_sequence += 1
         header = self.host.header(sent.type, sent.id, sent.cause, sent.sequence)
-        sent.frames = (header, encoded.body, *encoded.buffers)
+        sent.frames = (header, *encoded.frames())
         self.unacked.append(sent)
         self.num_sent += 1
         self._put(sent, self.host.clock())

@@ -16,10 +16,11 @@ from typing import Final
 from milepost.messages.bus.returning import Origin
 from milepost.messages.bus.shared_memory import Borrower, Lender, Loan
 from milepost.messages.bus.transport import Frames
-from milepost.messages.codec import Codec, Encoded
+from milepost.messages.codec import Codec
 from milepost.messages.control import NotUnderstood
 from milepost.messages.envelope import PROTOCOL, Header
 from milepost.messages.errors import ProtocolError
+from milepost.messages.layout import Encoded
 from milepost.messages.limits import BusLimits
 from milepost.messages.shared import Message
 
@@ -88,8 +89,7 @@ class Packing:
         """Whether a receiver on this host gets the buffers in shared memory."""
         if not encoded.buffers or not self._has_memory:
             return False
-        total = sum(buffer.nbytes for buffer in encoded.buffers)
-        return total > self._limits.shared_memory_above_bytes
+        return encoded.num_bytes > self._limits.shared_memory_above_bytes
 
     async def pack_aside(
         self, message_id: int, message: Message, encoded: Encoded | None, *, local: bool

@@ -8,8 +8,8 @@ from typing import Any
 
 from milepost.messages.bus.delivery import Kind
 from milepost.messages.bus.transport import Frames
-from milepost.messages.codec import Encoded
 from milepost.messages.errors import Unanswered, Undelivered
+from milepost.messages.layout import Encoded
 
 
 class Sent:

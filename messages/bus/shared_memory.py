@@ -22,8 +22,8 @@ from typing import Any, Final
 from weakref import ref
 
 from milepost.messages.bus.memmove import copy_unlocked
-from milepost.messages.codec import Opener, Place
 from milepost.messages.errors import ProtocolError
+from milepost.messages.layout import Opener, Place
 
 FOLDER: Final = Path("/dev/shm")  # noqa: S108 - where Linux keeps it
 ALIGNMENT: Final = 64
