@@ -1,0 +1,102 @@
+"""CPU of a session actor for each turn, over the real bus, with an engine that answers at once.
+
+    python -m bench.bench_session [EPISODES] [AT ONCE] [TOKENIZER FOLDER]     (in tests/)
+
+One turn is a chat from the agent, a request to the engine, its answer, and the reply: four messages
+of the bus, all of whose cost in the session process is counted. Opening, verdict and delivery are
+spread over the turns of their episode. The target is under 1 ms a turn with the texts of the quick
+start, of which under 0.5 ms are the core's own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+import uvloop
+from proc.session_process import Scene, generated, session_process, write_small_model
+
+from milepost.actors.arrays import from_bulk
+from milepost.actors.session.text.tokenizer import load_tokenizer
+from milepost.messages.engine import Generate
+from milepost.messages.shared import Message
+
+CALL = '<tool_call>\n{"name": "lookup", "arguments": {"name": "kai", "field": "pet"}}\n</tool_call>'
+SCRIPT = [CALL, CALL, CALL, "cat"]
+WARM_UP = 64
+CPU_MS_MAX = 1.0
+
+
+def answering(model: Path) -> Any:
+    """An engine that says the script, turn by turn, without a tokenizer in its way."""
+    tokenizer = load_tokenizer(model)
+    said = [tokenizer.encode(text + "<|im_end|>") for text in SCRIPT]
+    opener = tokenizer.encode("<|im_start|>assistant\n").tolist()
+
+    def engine(request: Generate) -> Message:
+        prompt = from_bulk(request.token_ids).tolist()
+        starts = [i for i, token in enumerate(prompt) if token == opener[0]]
+        turn = sum(prompt[i : i + len(opener)] == opener for i in starts) - 1
+        return generated(request, said[turn])
+
+    return engine
+
+
+async def play(scene: Scene, name: str, episodes: int, at_once: int) -> None:
+    """This many episodes, at most so many at the same time."""
+    todo = iter(range(episodes))
+
+    async def player() -> None:
+        for number in todo:
+            await scene.episode(f"{name}{number}.0", SCRIPT)
+
+    await asyncio.gather(*(player() for _ in range(at_once)))
+
+
+async def measure(model: Path, episodes: int, at_once: int) -> dict[str, float]:
+    """Costs of a turn in the session process."""
+    async with session_process(model) as scene:
+        scene.engine = answering(model)
+        await play(scene, "warm", WARM_UP, at_once)
+        process = psutil.Process(scene.pid)
+        scene.delivered.clear()
+        before, started_s = process.cpu_times(), time.perf_counter()
+        await play(scene, "g", episodes, at_once)
+        after, ended_s = process.cpu_times(), time.perf_counter()
+        turns = episodes * len(SCRIPT)
+        cpu_s = after.user + after.system - before.user - before.system
+        return {
+            "turns": turns,
+            "cpu_ms_per_turn": cpu_s / turns * 1e3,
+            "turns_per_cpu_s": turns / cpu_s,
+            "wall_ms_per_turn": (ended_s - started_s) / turns * 1e3,
+            "resident_mib": process.memory_info().rss / 2**20,
+        }
+
+
+async def test_a_turn_costs_less_than_a_millisecond_of_the_session_process(tmp_path: Path) -> None:
+    """200 turns are played in a quarter of a second, beside everything else."""
+    write_small_model(tmp_path)
+    figures = await measure(tmp_path, 500, 64)
+    print("\n".join(f"session {key:18} {value:10.3f}" for key, value in figures.items()))
+    assert figures["cpu_ms_per_turn"] < CPU_MS_MAX
+
+
+async def main(episodes: int, at_once: int, folder: str) -> None:
+    """Print the figures."""
+    with tempfile.TemporaryDirectory() as name:
+        model = Path(folder or name)
+        if not folder:
+            write_small_model(model)
+        for key, value in (await measure(model, episodes, at_once)).items():
+            print(f"{key:18} {value:10.3f}")
+
+
+if __name__ == "__main__":
+    words = [*sys.argv[1:], *("1000", "64", "")[len(sys.argv) - 1 :]]
+    uvloop.run(main(int(words[0]), int(words[1]), words[2]))
