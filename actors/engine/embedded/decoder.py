@@ -55,7 +55,7 @@ class Decoder:
         self._shape, self._cache = shape, cache
         dtype, device = cache.values.dtype, cache.values.device
         self._table = rope_table(shape.rope, shape.head_dim, cache.num_positions, dtype).to(device)
-        self._exact_norm = dtype == torch.float32
+        self._is_single = dtype == torch.float32
         self._turning = shape.num_heads + shape.num_kv_heads
 
     def hidden(
@@ -72,7 +72,7 @@ class Decoder:
         state = embedding(batch.ids, weights.embedding)
         for index, layer in enumerate(weights.layers):
             mixed = self._attention(index, layer, state, batch, cosine, signed_sine)
-            state.addmm_(mixed, layer.output_t)
+            self._add_product(state, mixed, layer.output_t)
             self._feed_forward(layer, state, routes)
         return state
 
@@ -108,7 +108,7 @@ class Decoder:
         weights = layer.feed_forward
         if isinstance(weights, DenseWeights):
             gate, up = linear(normed, weights.gate_up).chunk(2, dim=-1)
-            state.addmm_(silu(gate).mul_(up), weights.down.t())
+            self._add_product(state, silu(gate).mul_(up), weights.down_t)
             return
         assert self._shape.experts is not None, "experts without a shape"
         chosen, shares = route(normed, weights.router, self._shape.experts)
@@ -116,10 +116,17 @@ class Decoder:
             routes.append(chosen)
         state.add_(mix_experts(normed, chosen, shares, weights))
 
+    def _add_product(self, state: Tensor, inputs: Tensor, weight_t: Tensor) -> None:
+        if self._is_single:
+            state.addmm_(inputs, weight_t)
+        else:
+            # The reference rounds the product to bfloat16 before it adds.
+            state.add_(inputs @ weight_t)
+
     def _norm(self, state: Tensor, weight: Tensor) -> Tensor:
         """Root mean square norm (Zhang and Sennrich 2019, arXiv:1910.07467)."""
         epsilon = self._shape.norm_epsilon
-        if self._exact_norm:
+        if self._is_single:
             return rms_norm(state, weight.shape, weight, epsilon)
         # The reference rounds to bfloat16 before it applies the weight.
         return rms_norm(state, weight.shape, None, epsilon) * weight

@@ -29,11 +29,11 @@ class DenseWeights:
 
     Attributes:
         gate_up: [2 * width, hidden], gate rows first.
-        down: [hidden, width].
+        down_t: [width, hidden], a transposed view.
     """
 
     gate_up: Tensor
-    down: Tensor
+    down_t: Tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +59,7 @@ class LayerWeights:
         input_norm: [hidden].
         qkv: [(heads + 2 * kv_heads) * head_dim, hidden]: queries, keys, values.
         qk_norm: [heads + kv_heads, head_dim], one row a head; None without q/k norm.
-        output: [hidden, heads * head_dim].
-        output_t: its transposed view.
+        output_t: [heads * head_dim, hidden], a transposed view.
         post_norm: [hidden].
         feed_forward: dense or experts.
     """
@@ -68,7 +67,6 @@ class LayerWeights:
     input_norm: Tensor
     qkv: Tensor
     qk_norm: Tensor | None
-    output: Tensor
     output_t: Tensor
     post_norm: Tensor
     feed_forward: DenseWeights | ExpertWeights
@@ -174,7 +172,6 @@ class Parameters:
             input_norm=self._named(hidden, name=f"{prefix}.input_layernorm.weight"),
             qkv=qkv,
             qk_norm=qk_norm,
-            output=output,
             output_t=output.t(),
             post_norm=self._named(hidden, name=f"{prefix}.post_attention_layernorm.weight"),
             feed_forward=feed_forward,
@@ -186,7 +183,7 @@ class Parameters:
         self._windows[f"{prefix}.gate_proj.weight"] = gate
         self._windows[f"{prefix}.up_proj.weight"] = up
         down = self._named(hidden, width, name=f"{prefix}.down_proj.weight")
-        return DenseWeights(gate_up, down)
+        return DenseWeights(gate_up, down.t())
 
     def _experts(self, prefix: str, hidden: int, experts: ExpertsShape) -> ExpertWeights:
         count, width = experts.num_experts, experts.width
