@@ -12,8 +12,7 @@ from __future__ import annotations
 import argparse
 
 from milepost.configs.load import load_topology
-from milepost.launch.report import report_lines, write_report
-from milepost.launch.running import Options, new_folder, run_topology
+from milepost.launch.running import Options, new_folder, report, run_topology
 
 RECIPES = ("lookup", "hunt")
 
@@ -31,9 +30,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Run, then report whatever there is to report, also of a run that was stopped."""
     topology = load_topology(arguments.recipe, [f"run.seed={arguments.seed}"])
     folder = new_folder("quickstart")
-    code = run_topology(topology, Options(out=folder, plain=arguments.plain))
-    if (folder / "summary.json").is_file():
-        write_report(folder)
-        print()
-        print("\n".join(report_lines(folder)))
+    options = Options(out=folder, plain=arguments.plain)
+    code = run_topology(topology, options)
+    report(folder, options)
     return code

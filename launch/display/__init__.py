@@ -21,7 +21,9 @@ def open_display(topology: Topology, *, plain: bool = False) -> Iterator[Display
         plain: one line a step, whatever standard output is.
     """
     success = topology.data.success_metric if topology.data else "solved"
-    progress = Progress(topology.run.name, topology.run.steps, success)
+    supervised = topology.algorithm.estimator == "sft"
+    run = topology.run
+    progress = Progress(run.name, run.steps, success, supervised=supervised)
     if plain or not sys.stdout.isatty():
         yield PlainDisplay(progress, sys.stdout)
         return

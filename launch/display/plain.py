@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import TextIO
 
-from milepost.launch.display.progress import LOSS, Progress
+from milepost.launch.display.progress import Progress
 from milepost.launch.display.words import plain_line
 from milepost.messages.supervisor import EventReported, Snapshot
 
@@ -46,13 +46,14 @@ class PlainDisplay:
 
     def on_step(self, step: int, metrics: Mapping[str, float]) -> None:
         """One line of metrics.jsonl; of a quick supervised run, not every one is shown."""
-        now_s = self._clock()
-        self._progress.take_step(step, metrics, now_s)
-        if not any(name in metrics for name in LOSS):
+        del step  # counts from 0; the metrics say how many batches are trained
+        now_s, before = self._clock(), self._progress.step
+        self._progress.take_step(metrics, now_s)
+        if self._progress.step == before:
             return
-        last = step >= self._progress.steps
-        reinforced = self._progress.reward is not None
-        if reinforced or last or now_s - self._written_s >= SUPERVISED_LINE_S:
+        last = self._progress.step >= self._progress.steps
+        every = not self._progress.supervised
+        if every or last or now_s - self._written_s >= SUPERVISED_LINE_S:
             self._written_s = now_s
             self._line(plain_line(self._progress))
 

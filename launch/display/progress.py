@@ -27,6 +27,8 @@ STALENESS: Final = ("train/staleness/mean", "train/staleness/max")
 QUEUE: Final = "rollout/fully_async/queue_size"
 LOSS: Final = ("train/nll", "train/loss")
 TOKENS: Final = "train/loss_tokens"
+VERSION: Final = "train/version"
+"""Batches trained so far; the trainer alone reports it, once for each step."""
 
 
 class Line(Struct, frozen=True):
@@ -44,11 +46,15 @@ class Progress:
         name: of the run.
         steps: that the run is to train.
         success_metric: agent metric that counts as success.
+        supervised: recorded conversations are imitated: there is a loss, and no reward.
     """
 
-    def __init__(self, name: str, steps: int, success_metric: str) -> None:
+    def __init__(
+        self, name: str, steps: int, success_metric: str, *, supervised: bool = False
+    ) -> None:
         self.name = name
         self.steps = steps
+        self.supervised = supervised
         self.success_name = f"rollout/{success_metric}"
         self.step = 0
         self.phase = "starting"
@@ -72,21 +78,22 @@ class Progress:
         self.elapsed_s = elapsed_s
         self.phase = str(run.get("phase", self.phase))
         self.waiting = str(run.get("waiting", ""))
-        self.step = max(self.step, int(run.get("step", 0)))
         self._versions = dict(_engine_numbers(snapshot.actors, "version"))
         tokens = sum(count for _, count in _engine_numbers(snapshot.actors, "generated_tokens"))
         if self._sampled and tokens < self._sampled[-1][1]:
             self._sampled.clear()  # an engine began again, and its counter with it
         self._sampled.append((elapsed_s, float(tokens)))
 
-    def take_step(self, step: int, metrics: Mapping[str, float], now_s: float) -> None:
-        """Merge one step; several sources may report the same one."""
+    def take_step(self, metrics: Mapping[str, float], now_s: float) -> None:
+        """Merge the metrics of one step, or of another source than the trainer."""
         self.metrics.update(metrics)
-        if step < self.step or TOKENS not in metrics:
+        done = int(metrics.get(VERSION, 0))
+        if done <= self.step:
             return
-        self.step = step
-        self._arrivals.append((now_s, step, metrics[TOKENS]))
-        value = metrics.get(self.success_name, metrics.get(REWARD, self.loss))
+        self.step = done
+        self._arrivals.append((now_s, done, metrics.get(TOKENS, 0.0)))
+        values = (self.success, self.reward, self.loss)
+        value = next((value for value in values if value is not None), None)
         if value is not None:
             self.curve.append(value)
 
@@ -107,7 +114,7 @@ class Progress:
     @property
     def reward(self) -> float | None:
         """Mean reward of the last batch."""
-        return self.metrics.get(REWARD)
+        return None if self.supervised else self.metrics.get(REWARD)
 
     @property
     def loss(self) -> float | None:

@@ -103,7 +103,8 @@ class Screen:
 
     def on_step(self, step: int, metrics: Mapping[str, float]) -> None:
         """One line of metrics.jsonl."""
-        self._progress.take_step(step, metrics, self._clock())
+        del step  # counts from 0; the metrics say how many batches are trained
+        self._progress.take_step(metrics, self._clock())
         self._draw()
 
     def on_event(self, event: EventReported) -> None:

@@ -21,15 +21,20 @@ def write_report(run_folder: Path) -> None:
         FileNotFoundError: no run has ended in this folder.
         ConfigError: its topology.toml cannot be read.
         msgspec.ValidationError: an evaluation or a transcript is of another shape.
-        DrawingFailed: the curves could not be drawn.
+        DrawingFailed: the curves could not be drawn; the page is there, without them.
     """
     record = read_record(run_folder)
     charts = panels(record)
-    png = run_folder.absolute() / "curve.png"
-    svgs = draw(Order(title=words.headline(record), panels=charts, png=str(png))) if charts else []
     path = run_folder / "report.html"
     path.touch()  # so that the page can list itself
-    path.write_text(page(record, svgs, _pair(record)), encoding="utf-8")
+    svgs: list[str] = []
+    try:
+        if charts:
+            png = str(run_folder.absolute() / "curve.png")
+            svgs = draw(Order(title=words.headline(record), panels=charts, png=png))
+    finally:
+        # Without curves, a page is still worth more than none.
+        path.write_text(page(record, svgs, _pair(record)), encoding="utf-8")
 
 
 def report_lines(run_folder: Path) -> Iterator[str]:

@@ -35,7 +35,7 @@ def page(record: Record, svgs: Iterable[str], pair: Iterable[tuple[str, Transcri
     title = f"{record.topology.run.name} - milepost"
     parts = [
         _header(record),
-        _paragraphs(words.changes(record)),
+        "" if record.is_supervised else _paragraphs(words.changes(record)),
         _charts(svgs),
         _table(record),
         _talks(pair),
@@ -52,7 +52,7 @@ def page(record: Record, svgs: Iterable[str], pair: Iterable[tuple[str, Transcri
 def _header(record: Record) -> str:
     status = str(record.summary["status"])
     cause = record.summary.get("cause")
-    tiles = [_tile("steps", str(record.summary["steps_done"]), "")]
+    tiles = [_tile("steps", str(record.steps_done), "")]
     tiles.append(_tile("wall time", seconds(float(record.summary["seconds"]["total"])), ""))
     before, after = record.before, record.after
     for name in ("sampled", "greedy"):

@@ -13,7 +13,7 @@ STEP, WALL = "step", "seconds of training"
 
 def panels(record: Record) -> list[Panel]:
     """The charts, most important first; empty when no step was recorded."""
-    if record.curve(REWARD):
+    if record.curve(REWARD) and not record.is_supervised:
         return [*_outcome(record), *_staleness(record)]
     name = next((name for name in LOSS if record.curve(name)), None)
     if name is None:

@@ -15,13 +15,15 @@ from milepost.configs.topology import Topology
 from milepost.messages.evaluator import Evaluation, Transcript
 
 EVALUATION: Final = "evaluation"
+VERSION: Final = "train/version"
 TRANSCRIPTS: Final = "transcripts.jsonl"
 
 
 class Step(Struct, frozen=True, kw_only=True):
-    """One step's metrics from all their sources."""
+    """Metrics of one step from all their sources."""
 
-    step: int
+    done: int
+    """Batches trained, this one included; 0 is before the first."""
     wall_s: float
     """Seconds since training could begin: since the evaluation before it, else the first step."""
     metrics: dict[str, float]
@@ -49,14 +51,24 @@ class Record(Struct, frozen=True, kw_only=True):
         return self.evaluations[-1] if self.evaluations else None
 
     @property
+    def is_supervised(self) -> bool:
+        """No rewards: recorded conversations were imitated."""
+        return self.topology.algorithm.estimator == "sft"
+
+    @property
+    def steps_done(self) -> int:
+        """Batches trained."""
+        return max((step.done for step in self.steps), default=0)
+
+    @property
     def success_name(self) -> str:
         """Metric of a step that counts successes."""
         data = self.topology.data
         return f"rollout/{data.success_metric if data else 'solved'}"
 
     def curve(self, name: str) -> list[tuple[int, float, float]]:
-        """(step, seconds, value) of every step that has the metric."""
-        return [(s.step, s.wall_s, s.metrics[name]) for s in self.steps if name in s.metrics]
+        """(batches trained, seconds, value) of every step that has the metric."""
+        return [(s.done, s.wall_s, s.metrics[name]) for s in self.steps if name in s.metrics]
 
 
 def read_record(folder: Path) -> Record:
@@ -88,21 +100,23 @@ def read_lines(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def merge_steps(lines: Iterator[dict[str, Any]]) -> Iterator[Step]:
-    """One `Step` a step, in order; what a resumed run wrote again replaces the older line.
+    """One `Step` for each number of trained batches; a line written again after a resume counts.
 
-    A step's time is the trainer's; an evaluation of the same version is recorded later.
+    The trainer numbers its steps from 0 and makes version k + 1 in step k; an evaluation is
+    recorded under the version that it measured, later than the step that made it.
     """
     metrics: dict[int, dict[str, float]] = {}
     times: dict[int, float] = {}
     for line in lines:
-        step = int(line["step"])
+        trained = VERSION in line
+        done = int(line[VERSION] if trained else line["step"])
         values = {name: float(value) for name, value in line.items() if _is_metric(name, value)}
-        metrics.setdefault(step, {}).update(values)
-        if step not in times or str(line["source"]).startswith("trainer"):
-            times[step] = float(line["time"])
+        metrics.setdefault(done, {}).update(values)
+        if trained or done not in times:
+            times[done] = float(line["time"])
     start = times[min(times)] if times else 0.0
-    for step in sorted(metrics):
-        yield Step(step=step, wall_s=times[step] - start, metrics=metrics[step])
+    for done in sorted(metrics):
+        yield Step(done=done, wall_s=times[done] - start, metrics=metrics[done])
 
 
 def _is_metric(name: str, value: object) -> bool:

@@ -95,8 +95,8 @@ def headline(record: Record) -> str:
     """`lookup: 80 steps in 24 s, done`."""
     summary = record.summary
     spent = seconds(float(summary["seconds"]["total"]))
-    steps = f"{summary['steps_done']} steps in {spent}"
-    return f"{record.topology.run.name}: {steps}, {summary['status']}"
+    name = record.topology.run.name
+    return f"{name}: {record.steps_done} steps in {spent}, {summary['status']}"
 
 
 def changes(record: Record) -> Iterator[str]:

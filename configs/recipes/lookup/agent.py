@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from milepost.actors.agent import Agent, Episode
+from milepost.actors.agent import Agent, Episode, LimitReached
 from milepost.configs.recipes.lookup.directory import TOOLS
 from milepost.configs.recipes.lookup.environment import LookupEnvironment
 
@@ -16,7 +16,10 @@ class LookupAgent(Agent):
         messages = list(episode.prompt.messages)
         results = messages
         while results:
-            reply = await episode.chat(messages, tools=TOOLS)
+            try:
+                reply = await episode.chat(messages, tools=TOOLS)
+            except LimitReached:
+                break
             results = environment.react(reply.message)
             messages = [*messages, reply.message, *results]
         episode.report(reward=environment.reward, metrics=environment.metrics)

@@ -26,8 +26,9 @@ def snapshot(elapsed_s: float, *engines: tuple[int, int], **run: Any) -> Snapsho
     return Snapshot(run=facts, actors=actors, last_metrics={}, events=[])
 
 
-def step_metrics(success: float, tokens: float = 1000.0) -> dict[str, float]:
+def step_metrics(done: int, success: float, tokens: float = 1000.0) -> dict[str, float]:
     return {
+        "train/version": float(done),
         "rollout/solved": success,
         "rollout/raw_reward": success + 0.05,
         "rollout/fully_async/queue_size": 3.0,
@@ -52,7 +53,7 @@ def test_nothing_is_claimed_before_anything_was_told() -> None:
 
 def test_a_step_shows_the_numbers_of_its_batch() -> None:
     progress = a_progress()
-    progress.take_step(1, step_metrics(0.25), now_s=10.0)
+    progress.take_step(step_metrics(1, 0.25), now_s=10.0)
     assert (progress.step, progress.success, progress.reward) == (1, 0.25, 0.3)
     assert (progress.queue, progress.staleness) == (3, (1.25, 3.0))
 
@@ -60,10 +61,10 @@ def test_a_step_shows_the_numbers_of_its_batch() -> None:
 def test_speed_and_time_left_come_from_the_last_steps() -> None:
     """A slow start (first evaluation, cold caches) must not spoil the estimate for ever."""
     progress = a_progress()
-    progress.take_step(1, step_metrics(0.1), now_s=0.0)
-    progress.take_step(2, step_metrics(0.1), now_s=1000.0)
+    progress.take_step(step_metrics(1, 0.1), now_s=0.0)
+    progress.take_step(step_metrics(2, 0.1), now_s=1000.0)
     for step in range(3, 43):
-        progress.take_step(step, step_metrics(0.1, tokens=500.0), now_s=1000.0 + 0.5 * (step - 2))
+        progress.take_step(step_metrics(step, 0.1, tokens=500.0), now_s=1000.0 + 0.5 * (step - 2))
     assert progress.step_s == pytest.approx(0.5)
     assert progress.left_s == pytest.approx(0.5 * 38)
     assert progress.trained_per_s == pytest.approx(1000.0)
@@ -71,8 +72,8 @@ def test_speed_and_time_left_come_from_the_last_steps() -> None:
 
 def test_metrics_of_another_source_are_merged_and_are_no_step_of_their_own() -> None:
     progress = a_progress()
-    progress.take_step(4, step_metrics(0.5), now_s=1.0)
-    progress.take_step(4, {"perf/rollout_time": 0.2}, now_s=1.5)
+    progress.take_step(step_metrics(4, 0.5), now_s=1.0)
+    progress.take_step({"perf/rollout_time": 0.2}, now_s=1.5)
     assert progress.metrics["perf/rollout_time"] == 0.2
     assert len(progress.curve) == 1
     assert progress.step_s is None
@@ -80,13 +81,14 @@ def test_metrics_of_another_source_are_merged_and_are_no_step_of_their_own() -> 
 
 def test_an_older_snapshot_and_an_older_step_change_nothing_that_counts() -> None:
     progress = a_progress()
-    progress.take_snapshot(snapshot(5.0, (7, 900), phase="running", step=7))
-    progress.take_snapshot(snapshot(4.0, (6, 800), phase="starting", step=6))
-    assert (progress.phase, progress.elapsed_s, progress.step) == ("running", 5.0, 7)
+    progress.take_snapshot(snapshot(5.0, (7, 900), phase="running"))
+    progress.take_snapshot(snapshot(4.0, (6, 800), phase="starting"))
+    assert (progress.phase, progress.elapsed_s) == ("running", 5.0)
     assert progress.versions == (7, 7)
-    progress.take_step(6, step_metrics(0.9), now_s=1.0)
+    progress.take_step(step_metrics(7, 0.8), now_s=1.0)
+    progress.take_step(step_metrics(6, 0.9), now_s=2.0)
     assert progress.step == 7
-    assert not progress.curve
+    assert list(progress.curve) == [0.8]
 
 
 def test_taking_the_same_snapshot_twice_is_taking_it_once() -> None:
@@ -125,10 +127,13 @@ def test_only_the_last_events_stay_and_routine_ones_never_show() -> None:
     assert [line.kind for line in progress.lines] == ["begun", "a", "b", "c", "d"][-EVENTS_MAX:]
 
 
-def test_a_supervised_run_shows_its_loss() -> None:
-    progress = Progress("lookup_warmup", 900, "solved")
-    progress.take_step(10, {"train/nll": 0.5, "train/loss": 0.5, "train/loss_tokens": 80.0}, 1.0)
-    assert (progress.loss, progress.success, list(progress.curve)) == (0.5, None, [0.5])
+def test_a_supervised_run_shows_its_loss_and_no_reward() -> None:
+    """Its rows carry a reward of zero, which means nothing."""
+    progress = Progress("lookup_warmup", 900, "solved", supervised=True)
+    metrics = {"train/nll": 0.5, "train/version": 10.0, "rollout/raw_reward": 0.0}
+    progress.take_step(metrics, 1.0)
+    assert (progress.step, progress.loss, progress.reward) == (10, 0.5, None)
+    assert list(progress.curve) == [0.5]
 
 
 def test_bars_rise_with_the_values_on_a_scale_from_zero_to_one() -> None:

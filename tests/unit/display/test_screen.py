@@ -26,6 +26,7 @@ class Clock:
 
 
 METRICS = {
+    "train/version": 0.0,
     "rollout/solved": 0.5,
     "rollout/raw_reward": 0.625,
     "rollout/fully_async/queue_size": 3.0,
@@ -39,7 +40,7 @@ METRICS = {
 def a_snapshot(second: int, waiting: str = "", state: str = "running") -> Snapshot:
     statistics = {"version": second, "generated_tokens": 5000 * second}
     engine = {"actor": "engine-0", "kind": "engine", "state": state, "statistics": statistics}
-    run = {"phase": "running", "elapsed_s": float(second), "step": second, "waiting": waiting}
+    run = {"phase": "running", "elapsed_s": float(second), "waiting": waiting}
     return Snapshot(run=run, actors=[engine], last_metrics={}, events=[])
 
 
@@ -47,7 +48,7 @@ def a_run(display: PlainDisplay | Screen, clock: Clock, steps: int = 4) -> None:
     for second in range(1, steps + 1):
         clock.now_s = float(second)
         display.on_snapshot(a_snapshot(second))
-        display.on_step(second, METRICS)
+        display.on_step(second - 1, METRICS | {"train/version": float(second)})
 
 
 def shown(progress: Progress, width: int = 120) -> list[str]:
@@ -78,10 +79,11 @@ def test_a_plain_display_names_who_is_waited_for_once() -> None:
 
 def test_a_quick_supervised_run_does_not_flood_a_pipe_but_shows_its_last_step() -> None:
     out, clock = io.StringIO(), Clock()
-    display = PlainDisplay(Progress("lookup_warmup", 900, "solved"), out, clock)
+    display = PlainDisplay(Progress("warmup", 900, "solved", supervised=True), out, clock)
     for step in range(1, 901):
         clock.now_s = step * 0.05
-        display.on_step(step, {"train/nll": 1 / step, "train/loss_tokens": 10.0})
+        metrics = {"train/nll": 1 / step, "train/loss_tokens": 10.0, "train/version": step}
+        display.on_step(step - 1, metrics | {"rollout/raw_reward": 0.0})
     lines = out.getvalue().splitlines()
     assert len(lines) <= 25
     assert lines[0].startswith("step 1/900  loss 1.000")
@@ -132,7 +134,7 @@ def test_the_screen_draws_twice_a_second_at_most_and_once_at_the_end() -> None:
     begun = out.tell()
     for step in range(1, 101):
         clock.now_s = step * 0.01
-        screen.on_step(step, METRICS)
+        screen.on_step(step - 1, METRICS | {"train/version": float(step)})
     frames = out.getvalue()[begun:].count("lookup")
     assert frames == 2
     screen.close()

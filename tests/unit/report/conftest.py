@@ -84,7 +84,8 @@ def metrics_lines() -> list[dict[str, Any]]:
         success = min(1.0, max(0.0, 0.97 - 0.85 * math.exp(-step / 14) + wobble))
         lines.append(
             {
-                "step": step,
+                "step": step - 1,
+                "train/version": step,
                 "time": 1000.0 + 0.3 * step,
                 "source": "trainer-0",
                 "rollout/solved": success,
@@ -110,7 +111,7 @@ def run_folder(tmp_path: Path) -> Path:
         "status": "done",
         "exit_code": 0,
         "cause": None,
-        "steps_done": STEPS,
+        "steps_done": STEPS - 1,
         "seconds": {"starting": 4.2, "running": 28.0, "stopping": 0.4, "total": 32.6},
     }
     (folder / "summary.json").write_text(json.dumps(summary))

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from milepost.configs.dump import dump_topology
+from milepost.configs.load import load_topology
 from milepost.launch.report import write_report
 from milepost.launch.report.curve import DrawingFailed, Order, Panel, Series, draw, smooth
 from milepost.launch.report.page import page
@@ -105,8 +107,12 @@ def test_curves_are_of_steps_and_time_and_staleness(run_folder: Path) -> None:
 
 
 def test_a_supervised_run_shows_its_loss_and_an_empty_one_nothing(run_folder: Path) -> None:
+    """The rows of a supervised run carry a reward of zero, which means nothing."""
     path = run_folder / "metrics.jsonl"
-    line = {"step": 1, "time": 5.0, "source": "trainer-0", "train/nll": 0.3, "train/loss": 0.3}
+    topology = load_topology("lookup_warmup")
+    (run_folder / "topology.toml").write_text(dump_topology(topology))
+    metrics = {"train/nll": 0.3, "train/loss": 0.3, "rollout/raw_reward": 0.0, "train/version": 1}
+    line = {"step": 0, "time": 5.0, "source": "trainer-0", **metrics}
     path.write_text(json.dumps(line) + "\n")
     assert [panel.title for panel in panels(read_record(run_folder))] == [
         "loss, nats a token",

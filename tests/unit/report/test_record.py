@@ -39,14 +39,15 @@ def test_time_counts_from_the_evaluation_before_and_not_from_the_one_after(
 
 def test_sources_of_one_step_are_merged_and_a_resumed_step_replaces_the_older() -> None:
     lines = [
-        line(1, 10.0, train_loss=1.0),
-        line(1, 10.5, source="buffer", rollout_queue=3.0),
-        line(2, 11.0, train_loss=0.9),
-        line(2, 60.0, train_loss=0.8),
+        line(0, 10.0, train_version=1, train_loss=1.0),
+        line(1, 10.5, source="evaluator", eval_reward=0.5),
+        line(1, 11.0, train_version=2, train_loss=0.9),
+        line(1, 60.0, train_version=2, train_loss=0.8),
     ]
     first, second = merge_steps(iter(lines))
-    assert first.metrics == {"train/loss": 1.0, "rollout/queue": 3.0}
-    assert (second.metrics, second.wall_s) == ({"train/loss": 0.8}, 50.0)
+    assert (first.done, second.done) == (1, 2)
+    assert first.metrics == {"train/version": 1, "train/loss": 1.0, "eval/reward": 0.5}
+    assert (second.metrics["train/loss"], second.wall_s) == (0.8, 50.0)
 
 
 def test_a_metric_without_a_value_is_left_out_of_curves() -> None:
