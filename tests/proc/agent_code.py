@@ -1,0 +1,33 @@
+"""Agents as users write them. Imported by the agent process."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from milepost.actors.agent import Agent, Episode
+
+
+class Asker(Agent):
+    """Asks once; a reward function judges. Notes that it was started and stopped."""
+
+    def __init__(self, notes: str) -> None:
+        self._notes = Path(notes)
+
+    async def start(self) -> None:
+        self._note(f"started with {self.data_options}")
+
+    async def run(self, episode: Episode) -> None:
+        if episode.metadata.get("raises"):
+            raise RuntimeError("tool broke")
+        await episode.chat(episode.prompt.messages)
+
+    async def stop(self) -> None:
+        self._note("stopped")
+
+    def _note(self, text: str) -> None:
+        with self._notes.open("a") as notes:
+            notes.write(f"{text}\n")
+
+
+class NoAgent:
+    """Not one."""
