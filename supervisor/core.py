@@ -56,6 +56,7 @@ from milepost.supervisor.events import (
 )
 from milepost.supervisor.outcome import Cause, RunStatus
 from milepost.supervisor.plan import ChildPlan
+from milepost.supervisor.recording.resume import steps_done
 from milepost.supervisor.restart import Again, GiveUp, LetRest, decide
 from milepost.supervisor.states import (
     Child,
@@ -251,7 +252,8 @@ class SupervisorCore:
             case Hello():
                 self._hello(said, said.message, now_s)
             case StepRecorded():
-                self.ending.last_step = max(self.ending.last_step, said.message.step)
+                done = steps_done(said.message.step, said.message.metrics)
+                self.ending.last_step = max(self.ending.last_step, done)
                 self.book.order(Record(said.message))
             case EventReported():
                 if said.message.kind == FAILURE_EVENT and child is not None:

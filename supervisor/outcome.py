@@ -52,7 +52,7 @@ class Verdict:
         cause: None exactly when the status is `done`.
         phase_seconds: wall time of each phase of the run.
         summaries: what significant actors reported with `WorkFinished`.
-        last_step: highest step whose metrics were recorded; 0 when there was none.
+        last_step: steps trained, as far as they were recorded.
     """
 
     status: RunStatus

@@ -34,6 +34,7 @@ from milepost.supervisor.outcome import Cause, Outcome, RunStatus, Verdict
 from milepost.supervisor.places import LocalPlace, Place
 from milepost.supervisor.plan import children_of
 from milepost.supervisor.recording.recorder import Files, Recorder
+from milepost.supervisor.recording.resume import earlier_events
 from milepost.supervisor.recording.summary import summarize
 from milepost.supervisor.recording.tracker import trackers_of
 from milepost.supervisor.shell import Shell
@@ -169,13 +170,20 @@ class _Run:
                 addresses=facts.addresses,
                 limits=BusLimits(**msgspec.structs.asdict(self._topology.system.bus)),
             )
-            files = Files(self._folder.path, tensorboard=self._topology.tracking.tensorboard)
+            files = Files(
+                self._folder.path,
+                tensorboard=self._topology.tracking.tensorboard,
+                resume_step=self._resume_step,
+            )
             recorder = Recorder(files)
             stack.push_async_callback(recorder.close)
             tell_s = self._topology.system.timeouts.tell_s
             shell = Shell(core, bus, recorder, self._display, self._about, tell_s)
             family = Family(facts, self._plans, self._folder, place, shell.handle, shell.broken)
             shell.family = family
+            if self._resume_step is not None:
+                core.ending.last_step = self._resume_step
+                shell.scores.load(earlier_events(self._folder.path), self._resume_step)
             recorder.start(shell.broken)
             stack.enter_context(_signals(shell))
             stack.enter_context(_loop_errors(shell))
@@ -244,12 +252,15 @@ async def _show(shell: Shell) -> None:
 def _signals(shell: Shell) -> Iterator[None]:
     """Signals become events, until the run is over."""
     loop = asyncio.get_running_loop()
-    for number in SIGNALS:
+    # `nohup` asks for a run that outlives its terminal.
+    nohup = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+    taken = [number for number in SIGNALS if number != signal.SIGHUP or not nohup]
+    for number in taken:
         loop.add_signal_handler(number, shell.handle, Interrupted(number.name))
     try:
         yield
     finally:
-        for number in SIGNALS:
+        for number in taken:
             loop.remove_signal_handler(number)
 
 

@@ -104,12 +104,15 @@ class Shell:
     def start(self) -> None:
         """Order the children."""
         self._pump(self._core.start)
+        self._pump_events()
 
     def handle(self, event: Event) -> None:
         """Take one event, from the event loop's thread; events that follow from it come after."""
         self._events.append(event)
-        if self._busy:
-            return
+        if not self._busy:
+            self._pump_events()
+
+    def _pump_events(self) -> None:
         while self._events and not self.verdict.done():
             self._pump(lambda now_s: self._core.handle(self._events.popleft(), now_s))
 

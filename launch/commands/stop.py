@@ -13,7 +13,6 @@ from typing import Final
 
 from milepost.launch.attach import (
     Run,
-    Unreachable,
     add_run_arguments,
     ask_once,
     attached,
@@ -21,6 +20,7 @@ from milepost.launch.attach import (
     print_json,
 )
 from milepost.launch.exits import Exit
+from milepost.supervisor.cleanup.registry import read_registry
 
 POLL_S: Final = 0.1
 
@@ -56,9 +56,6 @@ def _run(arguments: argparse.Namespace) -> int:
 
 def _wait(target: Run) -> None:
     # Bounded by the run's own deadlines: the supervisor kills what does not end by them.
-    while True:
-        try:
-            find_run(target.folder)
-        except Unreachable:
-            return
+    supervisor = read_registry(target.folder).supervisor
+    while supervisor is not None and supervisor.alive:
         time.sleep(POLL_S)

@@ -40,13 +40,18 @@ class EventFile:
         folder: made if missing; the file's name carries time, host and process, as TensorBoard
             expects, so that a resumed run adds a file of its own.
         wall_s: seconds since 1970.
+        purge_step: of a resumed run: what earlier files say of this step and later ones is void
+            (`SessionLog {1: status = START}`, field 7 of an event).
     """
 
-    def __init__(self, folder: Path, wall_s: float) -> None:
+    def __init__(self, folder: Path, wall_s: float, purge_step: int | None = None) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         name = f"events.out.tfevents.{int(wall_s):010d}.{socket.gethostname()}.{os.getpid()}.0"
         self._file = (folder / name).open("ab")
         self._write(_double(1, wall_s) + _text(3, "brain.Event:2"))
+        if purge_step is not None:
+            start = _field(7, _key(1, _VARINT) + _varint(1))
+            self._write(_double(1, wall_s) + _step(purge_step) + start)
 
     def scalars(self, step: int, values: Mapping[str, float], wall_s: float) -> None:
         """Write the values of one step."""
@@ -54,7 +59,7 @@ class EventFile:
             _field(1, _text(1, tag) + _key(2, _FIXED32) + struct.pack("<f", value))
             for tag, value in values.items()
         )
-        self._write(_double(1, wall_s) + _key(2, _VARINT) + _varint(step) + _field(5, summary))
+        self._write(_double(1, wall_s) + _step(step) + _field(5, summary))
 
     def close(self) -> None:
         """Close the file."""
@@ -95,6 +100,10 @@ def _key(number: int, kind: int) -> bytes:
 
 def _double(number: int, value: float) -> bytes:
     return _key(number, _FIXED64) + struct.pack("<d", value)
+
+
+def _step(step: int) -> bytes:
+    return _key(2, _VARINT) + _varint(step)
 
 
 def _field(number: int, data: bytes) -> bytes:

@@ -15,6 +15,7 @@ import orjson
 
 from milepost.messages.supervisor import EventReported, StepRecorded
 from milepost.supervisor.recording.eventfile import EventFile
+from milepost.supervisor.recording.resume import drop_superseded
 
 PENDING_MAX: Final = 1024
 """Records waiting for the disk; above it the supervisor takes no further messages."""
@@ -28,13 +29,19 @@ class Files:
     Args:
         run_folder: where they lie; existing ones are appended to.
         tensorboard: whether event files are written, too.
+        resume_step: steps trained at the checkpoint that this run goes on from; records of later
+            ones are taken out.
     """
 
-    def __init__(self, run_folder: Path, *, tensorboard: bool) -> None:
+    def __init__(
+        self, run_folder: Path, *, tensorboard: bool, resume_step: int | None = None
+    ) -> None:
+        if resume_step is not None:
+            drop_superseded(run_folder, resume_step)
         self._metrics = (run_folder / "metrics.jsonl").open("ab")
         self._events = (run_folder / "events.jsonl").open("ab")
         folder = run_folder / "tensorboard"
-        self._board = EventFile(folder, time.time()) if tensorboard else None
+        self._board = EventFile(folder, time.time(), resume_step) if tensorboard else None
 
     def step(self, message: StepRecorded, wall_s: float) -> EventReported | None:
         """Write one step; returns the event to be reported when a value is not finite."""

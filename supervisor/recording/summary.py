@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, Final
 
 from milepost.messages.supervisor import EventReported
@@ -16,6 +17,12 @@ class Scores:
 
     def __init__(self) -> None:
         self._all: list[dict[str, Any]] = []
+
+    def load(self, events: Iterable[dict[str, Any]], version_max: int) -> None:
+        """Take over the evaluations of an earlier part of the run, up to its checkpoint."""
+        for event in events:
+            if event["kind"] == EVALUATION and event["values"]["version"] <= version_max:
+                self._all.append(dict(event["values"]))
 
     def note(self, event: EventReported) -> None:
         """Look at one event."""

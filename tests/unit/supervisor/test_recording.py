@@ -11,6 +11,7 @@ import pytest
 from milepost.messages.supervisor import EventReported, StepRecorded
 from milepost.supervisor.recording.eventfile import EventFile, masked_crc
 from milepost.supervisor.recording.recorder import Files, Recorder
+from milepost.supervisor.recording.summary import Scores
 
 
 def lines(path: Path) -> list[dict[str, object]]:
@@ -121,3 +122,57 @@ def test_an_event_with_values_that_json_has_not_is_kept_as_text(tmp_path: Path) 
     first, second = lines(tmp_path / "events.jsonl")
     assert str(2**80) in str(first["values"])
     assert second["values"] == {"k": {"7": 1}}
+
+
+def test_a_resumed_run_takes_out_the_steps_that_it_does_again(tmp_path: Path) -> None:
+    """Stopped at step 5, resumed from the checkpoint after 3 steps: steps 3 and 4 come twice."""
+    (tmp_path / ".milepost").mkdir()
+    files = Files(tmp_path, tensorboard=False)
+    for step in range(5):
+        metrics = {"train/version": step + 1.0, "train/loss": 1.0}
+        files.step(StepRecorded(source="trainer-0", step=step, metrics=metrics), 1.0)
+        files.step(StepRecorded(source="evaluator", step=step + 1, metrics={"eval/x": 1.0}), 1.0)
+    files.close()
+    with (tmp_path / "metrics.jsonl").open("ab") as file:
+        file.write(b'{"step": 5, "tim')
+    Files(tmp_path, tensorboard=False, resume_step=3).close()
+    kept = [(line["source"], line["step"]) for line in lines(tmp_path / "metrics.jsonl")]
+    assert kept == [
+        *[("trainer-0", 0), ("evaluator", 1)],
+        *[("trainer-0", 1), ("evaluator", 2)],
+        *[("trainer-0", 2), ("evaluator", 3)],
+    ]
+    superseded = (tmp_path / ".milepost" / "superseded.jsonl").read_text().splitlines()
+    assert len(superseded) == 5
+
+
+def test_tensorboard_purges_what_a_resumed_run_does_again(tmp_path: Path) -> None:
+    accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    first = EventFile(tmp_path, 1000.0)
+    for step in range(5):
+        first.scalars(step, {"loss": 1.0}, 1000.0 + step)
+    first.close()
+    second = EventFile(tmp_path, 2000.0, purge_step=3)
+    second.scalars(3, {"loss": 2.0}, 2001.0)
+    second.close()
+    board = accumulator.EventAccumulator(str(tmp_path), purge_orphaned_data=True)
+    board.Reload()
+    assert [(event.step, event.value) for event in board.Scalars("loss")] == [
+        (0, 1.0),
+        (1, 1.0),
+        (2, 1.0),
+        (3, 2.0),
+    ]
+
+
+def test_before_is_the_score_before_the_run_not_before_its_resumption() -> None:
+    scores = Scores()
+    earlier = [
+        {"kind": "evaluation", "values": {"version": 0}},
+        {"kind": "begun", "values": {}},
+        {"kind": "evaluation", "values": {"version": 9}},
+    ]
+    scores.load(earlier, version_max=4)
+    scores.note(EventReported(source="e", kind="evaluation", text="", values={"version": 8}))
+    summary = scores.summary()
+    assert (summary["before"], summary["after"]) == ({"version": 0}, {"version": 8})
