@@ -91,7 +91,10 @@ def load_model(folder: Path, *, gradient_checkpointing: bool) -> PreTrainedModel
         raise ModelRefused(f"checkpoint {folder} does not fit {architecture.__name__}: {faults}")
     model.train()
     if gradient_checkpointing:
-        model.gradient_checkpointing_enable({"use_reentrant": False})
+        # Renamed within transformers 5.
+        old = "gradient_checkpointing_enable"
+        new = "activation_checkpointing_enable"
+        getattr(model, new if hasattr(model, new) else old)({"use_reentrant": False})
     return cast("PreTrainedModel", model)
 
 
