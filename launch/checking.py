@@ -21,6 +21,11 @@ def lines_of(checked: Checked) -> Iterator[str]:
         yield f"       {problem.where}: {problem.what}"
         if problem.remedy:
             yield f"       {problem.remedy}"
+    yield from note_lines(checked)
+
+
+def note_lines(checked: Checked) -> Iterator[str]:
+    """What a person should know although nothing is wrong."""
     for note in checked.notes:
         yield f" info  {note}"
 

@@ -20,7 +20,7 @@ from milepost.configs.run import ModelConfig
 from milepost.configs.seeds import derive_seed
 from milepost.configs.topology import Topology
 from milepost.launch.cache import cached_folder, keep
-from milepost.launch.checking import last_line, lines_of
+from milepost.launch.checking import last_line, lines_of, note_lines
 from milepost.launch.display import open_display
 from milepost.launch.exits import Exit
 from milepost.launch.fresh import write_fresh
@@ -112,9 +112,9 @@ def holds(checks: Iterable[Check], subject: Subject, options: Options) -> bool:
     results = list(run_checks(tuple(checks), subject))
     failed = any(checked.problems for checked in results)
     for checked in results:
-        if checked.problems or (checked.notes and not failed):
-            for line in lines_of(checked):
-                options.say(line)
+        lines = lines_of(checked) if checked.problems else note_lines(checked)
+        for line in lines:
+            options.say(line)
     if failed or len(results) == len(CHECKS):
         options.say(last_line(results))
     return not failed

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from milepost.configs.load import load_topology
 from milepost.configs.problem import ConfigError, Problem
+from milepost.launch.exits import Exit
 from milepost.launch.topologies import add_topology_arguments, overrides_of
 
 
@@ -54,5 +55,7 @@ def run(arguments: argparse.Namespace) -> int:
     folder = resume or arguments.out or new_folder(topology.run.name)
     options = Options(out=folder, resume=resume, plain=arguments.plain, json=arguments.json)
     code = run_topology(topology, options)
-    report(folder, options)
+    # A folder that was refused may hold an earlier run.
+    if code is not Exit.REFUSED:
+        report(folder, options)
     return code
