@@ -53,6 +53,15 @@ class _Open:
         return self.prepare.version
 
 
+@dataclass(frozen=True, slots=True)
+class _Pending:
+    """A work that was ordered, and who waits for its end."""
+
+    request: Request
+    opened: _Open
+    is_bucket: bool
+
+
 class Epochs:
     """The epoch state machine of one engine.
 
@@ -68,7 +77,7 @@ class Epochs:
     def __init__(self, manifest: tuple[TensorSpec, ...]) -> None:
         self._manifest = {spec.name: spec for spec in manifest}
         self._open: _Open | None = None
-        self._waiting: dict[str, tuple[Request, int]] = {}
+        self._pending: dict[str, _Pending] = {}
         self._num_works = 0
         self.version: int | None = None
         self.num_activated = 0
@@ -87,7 +96,8 @@ class Epochs:
         if reason := self._specs_fault(message.tensors):
             return [self._refuse(request, version, reason)]
         self._open = _Open(message, {spec.name: spec for spec in message.tensors})
-        return [OpenEpoch(self._key(request, version), version, message.tensors)]
+        key = self._key(_Pending(request, self._open, is_bucket=False))
+        return [OpenEpoch(key, version, message.tensors)]
 
     def bucket(self, message: WeightBucket, request: Request) -> list[Effect]:
         """Some tensors came."""
@@ -96,7 +106,7 @@ class Epochs:
         assert self._open is not None
         self._open.buckets.add(message.index)
         self._open.named.update(message.names)
-        key = self._key(request, message.version)
+        key = self._key(_Pending(request, self._open, is_bucket=True))
         return [StageBucket(key, message.names, message.tensors)]
 
     def activate(self, message: ActivateEpoch, request: Request) -> list[Effect]:
@@ -105,7 +115,7 @@ class Epochs:
             return [self._refuse(request, message.version, reason)]
         assert self._open is not None
         self._open.activate = message
-        key = self._key(request, message.version)
+        key = self._key(_Pending(request, self._open, is_bucket=False))
         return [SwitchWeights(key, message.version, message.mode, message.digest)]
 
     def abort(self, message: AbortEpoch, request: Request | None) -> list[Effect]:
@@ -129,22 +139,20 @@ class Epochs:
 
     def done(self, key: str, result: object, error: str) -> list[Effect]:
         """A work of ours ended: answer who waits for it."""
-        if key not in self._waiting:
+        pending = self._pending.pop(key, None)
+        if pending is None:
             return []
-        request, version = self._waiting.pop(key)
+        request, opened = pending.request, pending.opened
         if isinstance(result, Switched):
             return [Reply(request, self._switched(result))]
-        opened = self._open
-        is_current = opened is not None and opened.version == version
-        if error:
-            effects: list[Effect] = [self._refuse(request, version, error)]
-            if opened is not None and is_current:
-                opened.activate = None
-                effects += self.forget()
-            return effects
-        if opened is not None and is_current and opened.buckets:
-            opened.num_staged += 1
-        return [Reply(request, EpochAnswer(version=version, ok=True))]
+        if not error:
+            opened.num_staged += pending.is_bucket
+            return [Reply(request, EpochAnswer(version=opened.version, ok=True))]
+        effects: list[Effect] = [self._refuse(request, opened.version, error)]
+        if opened is self._open:
+            opened.activate = None
+            effects += self.forget()
+        return effects
 
     def validate(self) -> None:
         """Assert the machine's invariants."""
@@ -246,10 +254,10 @@ class Epochs:
     def _refuse(self, request: Request, version: int, reason: str) -> Reply:
         return Reply(request, EpochAnswer(version=version, ok=False, reason=reason))
 
-    def _key(self, request: Request, version: int) -> str:
+    def _key(self, pending: _Pending) -> str:
         self._num_works += 1
         key = f"epoch/{self._num_works}"
-        self._waiting[key] = (request, version)
+        self._pending[key] = pending
         return key
 
 
