@@ -1,0 +1,222 @@
+"""Checkpoints, Hugging Face folders and exported versions."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+import torch
+import xxhash
+from torch import Tensor
+from unit.trainer.kit import VOCABULARY, batch_of, group, model_classes, write_model
+
+from milepost.actors.arrays import from_bulk
+from milepost.actors.trainer.fsdp.checkpoint import (
+    CheckpointDamaged,
+    learner_state,
+    load_checkpoint,
+    read_meta,
+    save_checkpoint,
+)
+from milepost.actors.trainer.fsdp.export import cut_buckets, export_tensors, probe_rows
+from milepost.actors.trainer.fsdp.hugging_face import write_hugging_face
+from milepost.actors.trainer.fsdp.learner import Learner
+from milepost.actors.trainer.fsdp.shard import whole
+from milepost.actors.trainer.rows import Minibatch, read_batch
+from milepost.configs.actors import ScheduleConfig
+from milepost.configs.run import AlgorithmConfig
+
+MakeLearner = Callable[..., Learner]
+
+
+def minibatches(step: int) -> tuple[Minibatch, ...]:
+    groups = [group(f"a{step}", (0.0, 1.0, 0.5)), group(f"b{step}", (1.0, 0.0, 1.0))]
+    return read_batch(batch_of(groups, minibatches=2), AlgorithmConfig())
+
+
+def state(learner: Learner) -> dict[str, Tensor]:
+    return {name: whole(tensor).clone() for name, tensor in learner_state(learner).items()}
+
+
+def save(parent: Path, learner: Learner, step: int, keep: int = 2) -> Path:
+    return save_checkpoint(
+        parent,
+        learner,
+        step=step,
+        trained_group_ids=(f"a{step}",),
+        keep=keep,
+        write_hugging_face=None,
+    )
+
+
+def test_a_resumed_run_equals_an_unbroken_one_bit_for_bit(
+    make_learner: MakeLearner, tmp_path: Path
+) -> None:
+    """Weights, moments, learning rate and random state all have to come back."""
+    settings = {"schedule": ScheduleConfig(kind="cosine", warmup_steps=2), "steps": 8}
+    unbroken, first = make_learner(**settings), make_learner(**settings)
+    for step in range(2):
+        unbroken.train(minibatches(step), step)
+        first.train(minibatches(step), step)
+    folder = save(tmp_path, first, 2)
+    drawn = torch.rand(3)
+    resumed = make_learner(**settings)
+    torch.rand(17)
+    meta = load_checkpoint(folder, resumed)
+    assert torch.equal(torch.rand(3), drawn)
+    assert meta.step == 2
+    assert meta.optimizer_step == 4
+    assert meta.trained_group_ids == ("a2",)
+    assert meta.lr == resumed.optimizer.lr == unbroken.optimizer.lr
+    outcomes = [learner.train(minibatches(2), 2) for learner in (unbroken, resumed)]
+    assert outcomes[0].metrics["train/grad_norm"] == outcomes[1].metrics["train/grad_norm"]
+    one, other = state(unbroken), state(resumed)
+    assert one.keys() == other.keys()
+    assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_a_checkpoint_appears_whole_and_old_ones_go(
+    make_learner: MakeLearner, tmp_path: Path
+) -> None:
+    learner = make_learner()
+    for step in (1, 2, 10):
+        save(tmp_path, learner, step)
+    save(tmp_path, learner, 10)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["step_000002", "step_000010"]
+    assert read_meta(tmp_path / "step_000010").step == 10
+
+
+def test_what_a_killed_save_left_behind_is_no_checkpoint(
+    make_learner: MakeLearner, tmp_path: Path
+) -> None:
+    learner = make_learner()
+    whole_one = save(tmp_path, learner, 1)
+    partial = tmp_path / ".step_000002.partial"
+    shutil.copytree(whole_one, partial)
+    (partial / "meta.json").unlink()
+    with pytest.raises(CheckpointDamaged, match=r"no meta\.json"):
+        load_checkpoint(partial, learner)
+    save(tmp_path, learner, 2)
+    assert not partial.exists()
+
+
+def test_a_checkpoint_of_another_model_is_refused_not_loaded_in_part(
+    make_learner: MakeLearner, tmp_path: Path
+) -> None:
+    """A partial load leaves random layers, and a run that looks as if it had to relearn."""
+    folder = save(tmp_path, make_learner(), 1)
+    smaller = write_model(tmp_path / "smaller", num_hidden_layers=1)
+    with pytest.raises(CheckpointDamaged, match=r"lacks \[\] and has .*layers\.1.* left over"):
+        load_checkpoint(folder, make_learner(folder=smaller))
+    larger = write_model(tmp_path / "larger", num_hidden_layers=3)
+    with pytest.raises(CheckpointDamaged, match=r"lacks .*layers\.2.* and has \[\]"):
+        load_checkpoint(folder, make_learner(folder=larger))
+    wider = write_model(tmp_path / "wider", intermediate_size=40)
+    with pytest.raises(CheckpointDamaged, match=r"not \(40, 16\)"):
+        load_checkpoint(folder, make_learner(folder=wider))
+
+
+def test_a_checkpoint_of_another_format_is_refused(
+    make_learner: MakeLearner, tmp_path: Path
+) -> None:
+    folder = save(tmp_path, make_learner(), 1)
+    meta = msgspec.structs.replace(read_meta(folder), format=99)
+    (folder / "meta.json").write_bytes(msgspec.json.encode(meta))
+    with pytest.raises(CheckpointDamaged, match="format 99"):
+        read_meta(folder)
+
+
+@pytest.mark.parametrize("architecture", ["qwen3", "qwen3_moe", "llama"])
+def test_an_exported_version_is_the_checkpoint_a_hugging_face_reader_would_write(
+    architecture: str, make_learner: MakeLearner, tmp_path: Path
+) -> None:
+    """Names, order, dtypes and bytes; tied weights once; experts one by one as on disk."""
+    from safetensors.torch import load_file
+
+    sizes = (
+        {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16}
+        if architecture == "qwen3_moe"
+        else {}
+    )
+    source = write_model(tmp_path / "source", architecture=architecture, **sizes)
+    learner = make_learner(folder=source)
+    tensors = export_tensors(learner.policy, learner.group, torch.float32)
+    expected = load_file(source / "model.safetensors")
+    assert list(tensors) == sorted(expected)
+    assert all(torch.equal(tensors[name], expected[name]) for name in expected)
+
+
+def test_an_export_does_not_move_when_training_goes_on(make_learner: MakeLearner) -> None:
+    """Buckets travel while the optimizer writes the weights they were made from."""
+    learner = make_learner()
+    tensors = export_tensors(learner.policy, learner.group, torch.float32)
+    before = cut_buckets(tensors, version=0, bytes_max=1 << 20).digest
+    learner.train(minibatches(0), 0)
+    assert cut_buckets(tensors, version=0, bytes_max=1 << 20).digest == before
+    moved = export_tensors(learner.policy, learner.group, torch.float32)
+    assert cut_buckets(moved, version=1, bytes_max=1 << 20).digest != before
+
+
+def test_buckets_hold_every_tensor_once_in_order_and_keep_their_size(
+    make_learner: MakeLearner,
+) -> None:
+    learner = make_learner()
+    tensors = export_tensors(learner.policy, learner.group, torch.float32)
+    for bytes_max in (1, 2048, 1 << 30):
+        weights = cut_buckets(tensors, version=7, bytes_max=bytes_max)
+        names = [name for bucket in weights.buckets for name in bucket.names]
+        assert names == [spec.name for spec in weights.tensors] == list(tensors)
+        assert [bucket.index for bucket in weights.buckets] == list(range(len(weights.buckets)))
+        assert {bucket.version for bucket in weights.buckets} == {7}
+        hasher = xxhash.xxh3_128()
+        for bucket in weights.buckets:
+            size = sum(bulk.nbytes for bulk in bucket.tensors)
+            assert size <= bytes_max or len(bucket.names) == 1
+            for name, bulk in zip(bucket.names, bucket.tensors, strict=True):
+                hasher.update(name.encode() + bytes(bulk.data))
+                assert bulk.shape == tuple(tensors[name].shape)
+        assert hasher.hexdigest() == weights.digest
+
+
+def test_half_precision_versions_travel_as_bfloat16_bits(make_learner: MakeLearner) -> None:
+    learner = make_learner(compute=torch.bfloat16)
+    tensors = export_tensors(learner.policy, learner.group, torch.bfloat16)
+    (bucket,) = cut_buckets(tensors, version=0, bytes_max=1 << 30).buckets
+    name, bulk = bucket.names[0], bucket.tensors[0]
+    assert bulk.dtype == "bfloat16"
+    bits = torch.from_numpy(from_bulk(bulk).copy()).view(torch.bfloat16)
+    assert torch.equal(bits, tensors[name])
+
+
+@pytest.mark.parametrize("shard_bytes_max", [1 << 30, 4096])
+def test_the_hugging_face_folder_loads_with_the_same_log_probs(
+    shard_bytes_max: int, make_learner: MakeLearner, model_folder: Path, tmp_path: Path
+) -> None:
+    learner = make_learner()
+    learner.train(minibatches(0), 0)
+    folder = tmp_path / "hf"
+    tensors = export_tensors(learner.policy, learner.group, torch.float32)
+    write_hugging_face(folder, model_folder, tensors, shard_bytes_max=shard_bytes_max)
+    assert (folder / "tokenizer.json").read_bytes() == b"{}"
+    assert (folder / "chat_template.jinja").is_file()
+    assert json.loads((folder / "config.json").read_text("utf-8"))["dtype"] == "float32"
+    assert ((folder / "model.safetensors.index.json").exists()) == (shard_bytes_max == 4096)
+    plain = model_classes("qwen3")[1].from_pretrained(folder, dtype=torch.float32)
+    row = probe_rows(VOCABULARY)[0]
+    ids = torch.from_numpy(row).long()[None]
+    with torch.no_grad():
+        every = plain(input_ids=ids).logits[0, :-1].log_softmax(-1)
+    expected = every.gather(-1, ids[0, 1:, None])[:, 0]
+    (scored,) = learner.score([row], 1.0)
+    assert torch.allclose(torch.from_numpy(scored[1:]), expected, atol=2e-5)
+
+
+def test_probes_are_the_same_in_every_process() -> None:
+    """The canary compares versions, too: rows that changed would hide weights that did not."""
+    one, other = probe_rows(VOCABULARY), probe_rows(VOCABULARY)
+    assert [row.tolist() for row in one] == [row.tolist() for row in other]
+    assert max(int(row.max()) for row in one) < VOCABULARY

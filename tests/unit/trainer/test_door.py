@@ -1,0 +1,191 @@
+"""Mutants of a good trajectory at the trainer's door: each is refused by what it breaks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from unit.trainer.kit import TOKENIZER_HASH, VOCABULARY, batch_of, group, recorded, trajectory
+
+from milepost.actors.arrays import from_bulk, to_bulk
+from milepost.actors.trainer.door import check_batch, faults
+from milepost.actors.trainer.works import DoorRules
+from milepost.messages.shared import SamplingParams, Status, VersionSpan
+from milepost.messages.trajectory import Provenance, Trajectory
+
+RULES = DoorRules(sft=False, vocabulary=VOCABULARY, tokenizer_hash=TOKENIZER_HASH, version=3)
+SFT_RULES = DoorRules(sft=True, vocabulary=VOCABULARY, tokenizer_hash=TOKENIZER_HASH, version=3)
+GOOD = trajectory("g", 1, version=2)
+
+
+def written(field: str, position: int, value: float, good: Trajectory = GOOD) -> Trajectory:
+    """The trajectory with one element of one array changed."""
+    array = from_bulk(getattr(good, field)).copy()
+    array[position] = value
+    return changed(good, **{field: to_bulk(array)})
+
+
+def changed(good: Trajectory = GOOD, **fields: Any) -> Trajectory:
+    return msgspec.structs.replace(good, **fields)
+
+
+def turned(**fields: Any) -> Trajectory:
+    """The last turn changed."""
+    *others, last = GOOD.turns
+    return changed(turns=(*others, msgspec.structs.replace(last, **fields)))
+
+
+def sampled(**fields: Any) -> Trajectory:
+    sampling = msgspec.structs.replace(SamplingParams(), **fields)
+    return changed(certificate=msgspec.structs.replace(GOOD.certificate, sampling=sampling))
+
+
+def spanned(*spans: tuple[int, int, int]) -> Trajectory:
+    return changed(
+        spans=tuple(VersionSpan(start=a, end=b, version=version) for a, b, version in spans)
+    )
+
+
+MUTANTS: dict[str, tuple[Callable[[], Trajectory], str]] = {
+    "another token in a reply": (lambda: written("token_ids", 6, 0), "C1.*hashes to"),
+    "another token in a prompt": (lambda: written("token_ids", 0, 0), "C1.*hashes to"),
+    "token beyond the vocabulary": (lambda: written("token_ids", 14, VOCABULARY), "C1.*token id"),
+    "negative token": (lambda: written("token_ids", 14, -1), "C1.*token id -1"),
+    "loss on a prompt token": (lambda: written("loss_mask", 2, 1), "C1.*position 2 has loss"),
+    "mask of two": (lambda: written("loss_mask", 6, 2), "C1.*holds 2"),
+    "loss on the first token": (lambda: written("loss_mask", 0, 1), "C1.*first token"),
+    "tool text called sampled": (
+        lambda: written("provenance", 10, Provenance.SAMPLED),
+        "C1.*position 10.*no turn",
+    ),
+    "sampled text called tool text": (
+        lambda: written("provenance", 6, Provenance.TOOL),
+        "C1.*position 6 has loss.*provenance is 2",
+    ),
+    "recorded text in a policy batch": (
+        lambda: written("provenance", 6, Provenance.RECORDED),
+        "C1.*provenance is 4",
+    ),
+    "hash of another prefix": (lambda: turned(prefix_hash="0" * 32), "C1.*turn 1 says 0000"),
+    "turn that ends earlier": (lambda: turned(end=14), "C1"),
+    "turn beyond the row": (lambda: turned(end=16), "C1.*turn 1 is"),
+    "turn that begins before the last ended": (lambda: turned(prompt_end=8), "C1.*turn 1 is"),
+    "no turns at all": (lambda: changed(turns=()), "C1.*no turn's reply"),
+    "another tokenizer": (
+        lambda: changed(
+            certificate=msgspec.structs.replace(GOOD.certificate, tokenizer_hash="dead")
+        ),
+        "C1.*tokenizer dead",
+    ),
+    "log-probs of another length": (
+        lambda: changed(logprobs=to_bulk(np.zeros(14, np.float32))),
+        r"C1.*logprobs is float32 \(14,\)",
+    ),
+    "mask of another dtype": (
+        lambda: changed(loss_mask=to_bulk(np.zeros(15, np.int32))),
+        "C1.*loss_mask is int32",
+    ),
+    "one token alone": (lambda: trajectory("g", 1, turns=(), length=1), "C1.*1 tokens"),
+    "log-prob NaN": (lambda: written("logprobs", 6, math.nan), "C3.*nan at position 6"),
+    "log-prob minus infinity": (lambda: written("logprobs", 6, -math.inf), "C3.*-inf"),
+    "log-prob above zero": (lambda: written("logprobs", 6, 0.5), "C3.*0.5 at position 6"),
+    "log-prob of a token nobody sampled": (
+        lambda: written("logprobs", 10, -1.0),
+        "C3.*position 10, which was not sampled",
+    ),
+    "nucleus sampling": (lambda: sampled(top_p=0.9), "C3.*top_p 0.9"),
+    "top-k sampling": (lambda: sampled(top_k=20), "C3.*top_k 20"),
+    "min-p sampling": (lambda: sampled(min_p=0.1), "C3.*min_p 0.1"),
+    "greedy replies": (lambda: sampled(temperature=0.0), "C3.*greedy"),
+    "no spans": (spanned, "C4.*position 5 was sampled under no version"),
+    "a gap between spans": (lambda: spanned((5, 8, 2), (12, 15, 2)), "C4.*position 8"),
+    "a span that is too long": (lambda: spanned((5, 9, 2), (12, 16, 2)), "C4.*span"),
+    "an empty span": (lambda: spanned((5, 5, 2), (5, 15, 2)), "C4.*span"),
+    "spans that overlap": (lambda: spanned((5, 13, 2), (12, 15, 2)), "C4.*follows"),
+    "a version from the future": (lambda: spanned((5, 15, 4)), "C4.*version 4.*trainer is at 3"),
+    "reward NaN": (lambda: changed(reward=math.nan), "reward: it is nan"),
+    "reward infinite": (lambda: changed(reward=math.inf), "reward: it is inf"),
+    "a sibling's reward NaN": (
+        lambda: changed(group_rewards=(math.nan, 1.0)),
+        "reward: group rewards",
+    ),
+    "failed attempt": (lambda: changed(status=Status.FAILED), "reward: status is failed"),
+    "aborted attempt": (lambda: changed(status=Status.ABORTED), "reward: status is aborted"),
+    "a member missing": (lambda: changed(group_rewards=(1.0,)), "group: 1 rewards for 2"),
+    "a reward that is not the group's": (lambda: changed(reward=0.25), "group: reward 0.25"),
+}
+
+
+@pytest.mark.parametrize("mutant", MUTANTS)
+def test_every_mutant_is_refused_by_the_contract_it_breaks(mutant: str) -> None:
+    make, named = MUTANTS[mutant]
+    found = list(faults(make(), RULES))
+    assert found, "let in"
+    assert any(_matches(named, each) for each in found), found
+
+
+def _matches(pattern: str, text: str) -> bool:
+    import re
+
+    return re.match(pattern, text) is not None
+
+
+@pytest.mark.parametrize("status", [Status.COMPLETED, Status.TRUNCATED])
+def test_a_good_trajectory_is_let_in(status: Status) -> None:
+    assert list(faults(changed(status=status), RULES)) == []
+
+
+def test_a_reply_that_went_on_under_new_weights_is_let_in() -> None:
+    good = spanned((5, 7, 1), (7, 9, 2), (12, 15, 3))
+    assert list(faults(good, RULES)) == []
+    verdict = check_batch(batch_of([[good]]), RULES)
+    assert verdict.oldest == {"g": 1}
+
+
+def test_imported_conversations_need_provenance_and_no_log_probs() -> None:
+    good = recorded(trajectory("g", 0))
+    assert list(faults(good, SFT_RULES)) == []
+    (fault,) = faults(written("loss_mask", 2, 1, good), SFT_RULES)
+    assert "not 4 (recorded)" in fault
+
+
+def test_tokens_masked_out_on_purpose_are_let_in() -> None:
+    """A user may train fewer tokens than were sampled; never others."""
+    assert list(faults(written("loss_mask", 6, 0), RULES)) == []
+
+
+def test_one_bad_member_refuses_its_whole_group_and_no_other() -> None:
+    good, bad = group("good", (0.0, 1.0)), group("bad", (0.0, 1.0, 0.5))
+    bad[1] = written("logprobs", 6, math.nan, bad[1])
+    verdict = check_batch(batch_of([good, bad]), RULES)
+    (refusal,) = verdict.refusals
+    assert refusal.group_id == "bad"
+    assert refusal.reason.startswith("C3 same log-probs")
+    assert refusal.reason.endswith("trajectory bad.1")
+    assert verdict.oldest == {"good": 0}
+
+
+@given(
+    field=st.sampled_from(["token_ids", "loss_mask", "provenance"]),
+    position=st.integers(0, 14),
+    value=st.integers(0, VOCABULARY - 1),
+)
+def test_no_single_change_of_what_was_sampled_gets_through(
+    field: str, position: int, value: int
+) -> None:
+    """Any other token, mask or provenance inside the certified row shows; masking out may pass."""
+    array = from_bulk(getattr(GOOD, field))
+    mutant = written(field, position, value)
+    same = int(array[position]) == value
+    harmless = (field == "loss_mask" and value == 0) or (
+        field == "provenance"
+        and value != Provenance.SAMPLED
+        and int(array[position]) != Provenance.SAMPLED
+    )
+    assert bool(list(faults(mutant, RULES))) == (not same and not harmless)
