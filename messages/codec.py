@@ -21,7 +21,7 @@ from milepost.messages.layout import Buffer, Encoded, Layout, Opener, Place, Pla
 from milepost.messages.limits import BusLimits
 from milepost.messages.msgpacking import pack, unpack
 from milepost.messages.shared import Message
-from milepost.messages.structure import check_structure
+from milepost.messages.structure import check_depth, check_structure
 from milepost.messages.upgrades import UPGRADES, Upgrade, upgrade
 
 _RAW: Final = (bytes, bytearray, memoryview)
@@ -97,7 +97,7 @@ class Codec:
         limits = self.limits
         if len(buffers) + 2 > limits.frames_max:
             raise ProtocolError(f"{len(buffers) + 2} frames, the limit is {limits.frames_max}")
-        check_structure(
+        maybe_deep = check_structure(
             body,
             bytes_max=limits.body_bytes_max,
             depth_max=limits.depth_max,
@@ -105,6 +105,8 @@ class Codec:
         )
         try:
             fields = unpack(body, ext_hook=_refuse_extension)
+            if maybe_deep:
+                check_depth(fields, limits.depth_max)
             if version < PROTOCOL and self._upgrades:
                 fields = upgrade(type_name, fields, version, self._upgrades)
             hook = Placed(buffers, opener) if known.has_bulk else None

@@ -123,13 +123,14 @@ def nearest(name: str) -> str:
 
 def messages_in(module: ModuleType) -> tuple[type[Message], ...]:
     """The message types defined in this module, in order of definition."""
-    return tuple(
+    found = (
         value
         for value in vars(module).values()
         if isinstance(value, type)
         and issubclass(value, Message)
         and value.__module__ == module.__name__
     )
+    return tuple(dict.fromkeys(found))
 
 
 for _module in MODULES:

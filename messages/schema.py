@@ -10,8 +10,7 @@ import msgspec
 
 from milepost.messages.bulk import Bulk
 from milepost.messages.envelope import PROTOCOL
-from milepost.messages.registry import MODULES
-from milepost.messages.shared import Message
+from milepost.messages.registry import MODULES, messages_in
 
 
 @cache
@@ -21,20 +20,12 @@ def fingerprint() -> str:
     Equal in every process started from one commit; another after any change to what may be said.
     """
     digest = blake2b(repr(PROTOCOL).encode(), digest_size=16)
-    for kind in sorted(_own_types(), key=lambda one: one.__name__):
+    own = [kind for module in MODULES for kind in messages_in(module)]
+    for kind in sorted(own, key=lambda one: one.__name__):
         schema = msgspec.json.schema(kind, schema_hook=_bulk_schema)
         digest.update(kind.__name__.encode())
         digest.update(msgspec.json.encode(schema, order="deterministic"))
     return digest.hexdigest()
-
-
-def _own_types() -> set[type[Message]]:
-    return {
-        value
-        for module in MODULES
-        for value in vars(module).values()
-        if isinstance(value, type) and issubclass(value, Message) and value is not Message
-    }
 
 
 def _bulk_schema(kind: type) -> dict[str, Any]:

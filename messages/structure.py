@@ -1,13 +1,15 @@
 """Judges packed bytes before they are decoded: size, truthful lengths, depth, number of values.
 
-A decoder that believes an announced length allocates it. So the bytes are walked first: once in C
-without allocating anything (`msgspec.Raw` skips over a value and checks every length), and, only
-where a cheap bound cannot rule out too deep or too many values, once more in Python.
+A decoder that believes an announced length allocates it. So the bytes are walked first in C,
+without allocating anything: `msgspec.Raw` skips over a value and checks every length. After that
+a megabyte cannot grow to more than some tens of megabytes; larger bodies are walked once more, in
+Python, to count their values. Depth needs a look only where the bytes could hold that many
+containers at all.
 """
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 from msgspec import DecodeError, Raw
 from msgspec.msgpack import Decoder
@@ -16,29 +18,55 @@ from milepost.messages.errors import ProtocolError
 
 _skip = Decoder(Raw)
 
+_NESTED: Final = frozenset((list, dict))
 _CONTAINERS: Final = bytes([*range(0x80, 0xA0), 0xDC, 0xDD, 0xDE, 0xDF])
 
-SCAN_ABOVE_BYTES: Final = 1 << 18
-"""Larger bodies are always counted: a decoded value may take fifty times its packed size."""
+SCAN_ABOVE_BYTES: Final = 1 << 20
+"""Values of larger bodies are counted; these are decoded off the event loop, too."""
 
 
-def check_structure(body: bytes, *, bytes_max: int, depth_max: int, items_max: int) -> None:
-    """Refuse a body that is too large, malformed, too deep, or has too many values.
+def check_structure(body: bytes, *, bytes_max: int, depth_max: int, items_max: int) -> bool:
+    """Refuse a body that is too large, malformed, or has too many values.
+
+    Returns:
+        Whether it may be too deep: then `check_depth` has to look at the decoded value.
 
     Raises:
         ProtocolError: with the limit and what was found.
     """
-    if len(body) > bytes_max:
-        raise ProtocolError(f"body of {len(body)} bytes, the limit is {bytes_max}")
+    size = len(body)
+    if size > bytes_max:
+        raise ProtocolError(f"body of {size} bytes, the limit is {bytes_max}")
     try:
         _skip.decode(body)
     except DecodeError as error:
         raise ProtocolError(f"body is no msgpack: {error}") from error
     except RecursionError as error:
         raise ProtocolError(f"body is nested too deep, the limit is {depth_max}") from error
-    could_be_containers = len(body) - len(body.translate(None, _CONTAINERS))
-    if could_be_containers > depth_max or len(body) > SCAN_ABOVE_BYTES:
-        _scan(body, depth_max, items_max)
+    if size > SCAN_ABOVE_BYTES:
+        scan(body, depth_max, items_max)
+        return False
+    return size - len(body.translate(None, _CONTAINERS)) > depth_max
+
+
+def check_depth(value: object, depth_max: int) -> None:
+    """Refuse a plain value nested deeper than the limit.
+
+    Raises:
+        ProtocolError: it is.
+    """
+    level: list[Any] = [value] if type(value) in _NESTED else []
+    for _ in range(depth_max):
+        if not level:
+            return
+        level = [
+            child
+            for one in level
+            for child in (one.values() if type(one) is dict else one)
+            if type(child) in _NESTED
+        ]
+    if level:
+        raise ProtocolError(f"body is nested deeper than {depth_max}, which is the limit")
 
 
 def _table() -> tuple[tuple[int, int, int], ...]:
@@ -97,8 +125,12 @@ _WIDE: Final[dict[int, tuple[int, int, int]]] = {
 _TABLE: Final = _table()
 
 
-def _scan(body: bytes, depth_max: int, items_max: int) -> None:
-    """Walk a body whose lengths are known to be true, counting values and depth."""
+def scan(body: bytes, depth_max: int, items_max: int) -> None:
+    """Count the values and the depth of a body whose lengths are known to be true.
+
+    Raises:
+        ProtocolError: too many, or too deep.
+    """
     table = _TABLE
     position = 0
     left = [1]
@@ -109,8 +141,6 @@ def _scan(body: bytes, depth_max: int, items_max: int) -> None:
             continue
         left[-1] -= 1
         items += 1
-        if items > items_max:
-            raise ProtocolError(f"body has more than {items_max} values, which is the limit")
         length_bytes, skip, inside = table[body[position]]
         position += 1
         if length_bytes:
@@ -121,6 +151,8 @@ def _scan(body: bytes, depth_max: int, items_max: int) -> None:
             else:
                 skip += length
         position += skip
+        if items + inside > items_max:
+            raise ProtocolError(f"body has more than {items_max} values, which is the limit")
         if inside:
             left.append(inside)
             if len(left) - 1 > depth_max:
