@@ -37,6 +37,11 @@ class LoopDelayWatcher:
             self._timer.cancel()
             self._timer = None
 
+    @property
+    def is_running(self) -> bool:
+        """Whether it measures."""
+        return self._timer is not None
+
     def _arm(self) -> None:
         self._due = self._loop.time() + INTERVAL_S
         self._timer = self._loop.call_at(self._due, self._measure)

@@ -1,0 +1,234 @@
+"""Loans of shared memory: never written while somebody may read, never left behind."""
+
+from __future__ import annotations
+
+import errno
+import gc
+import os
+from pathlib import Path
+
+import pytest
+
+from milepost.messages.bus.memmove import copy_unlocked
+from milepost.messages.bus.shared_memory import (
+    IDLE_S,
+    POOL_BYTES_MAX,
+    Borrower,
+    Lender,
+    segment_prefix,
+)
+from milepost.messages.errors import ProtocolError
+
+MIB = 1 << 20
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def lender(tmp_path: Path, clock: Clock) -> Lender:
+    return Lender("run", clock, lease_s=100.0, folder=tmp_path)
+
+
+def buffer(size: int, value: int = 1) -> memoryview:
+    return memoryview(bytes([value]) * size)
+
+
+def lend(lender: Lender, message_id: int, *buffers: memoryview) -> str:
+    loan = lender.lend(message_id, buffers)
+    assert lender.fill(loan)
+    return loan.segment.name
+
+
+def names(folder: Path) -> set[str]:
+    return {path.name for path in folder.iterdir()}
+
+
+def test_a_segment_is_used_again_only_when_acknowledged_and_given_back(lender: Lender) -> None:
+    """In either order; one of the two is not enough: a repeat would carry other bytes."""
+    first = lend(lender, 1, buffer(MIB))
+    lender.give_back(1)
+    assert lend(lender, 2, buffer(MIB)) != first, "not acknowledged: it may be sent again"
+    lender.settle(2, taken=True)
+    assert lend(lender, 3, buffer(MIB)) != first
+    lender.settle(1, taken=True)
+    assert lend(lender, 4, buffer(MIB)) == first
+
+
+def test_a_message_given_up_dooms_its_segment(lender: Lender, tmp_path: Path) -> None:
+    """The peer may have it mapped all the same: those bytes must never change."""
+    name = lend(lender, 1, buffer(MIB))
+    lender.settle(1, taken=False)
+    assert names(tmp_path) == set()
+    assert lend(lender, 2, buffer(MIB)) != name
+
+
+def test_one_copy_serves_all_receivers_until_the_last_gave_it_back(
+    lender: Lender, tmp_path: Path
+) -> None:
+    data = buffer(MIB), buffer(3)
+    assert lend(lender, 1, *data) == lend(lender, 2, *data)
+    assert len(names(tmp_path)) == 1
+    for message_id in (1, 2):
+        lender.settle(message_id, taken=True)
+        assert lender.free == []
+        lender.give_back(message_id)
+    assert len(lender.free) == 1
+
+
+def test_a_new_message_with_the_same_buffer_is_copied_again(lender: Lender) -> None:
+    """After the first was taken its sender may have written into the buffer."""
+    data = bytearray(b"a" * MIB)
+    view = memoryview(data)
+    first = lend(lender, 1, view)
+    lender.settle(1, taken=True)
+    data[:] = b"b" * MIB
+    second = lend(lender, 2, view)
+    assert second != first
+    assert (lender.folder / second).read_bytes()[:3] == b"bbb"
+
+
+def test_one_receiver_that_fails_does_not_take_the_memory_from_another(
+    lender: Lender, tmp_path: Path
+) -> None:
+    data = buffer(MIB)
+    lend(lender, 1, data)
+    name = lend(lender, 2, data)
+    lender.settle(1, taken=False)
+    assert names(tmp_path) == {name}, "message 2 may not have been opened yet"
+    lender.settle(2, taken=True)
+    lender.give_back(2)
+    assert names(tmp_path) == set(), "doomed: never used again"
+
+
+def test_a_lease_that_ends_removes_the_name_and_never_the_bytes(
+    lender: Lender, tmp_path: Path, clock: Clock
+) -> None:
+    name = lend(lender, 1, buffer(MIB, 7))
+    borrower = Borrower("run", lambda _: None, tmp_path)
+    held = borrower.opener(1)(name, 0, MIB)
+    lender.settle(1, taken=True)
+    assert lender.due == 100.0
+    clock.now = 100.0
+    lender.tick(clock.now)
+    assert names(tmp_path) == set()
+    lend(lender, 2, buffer(MIB, 9))
+    assert held == buffer(MIB, 7)
+    lender.give_back(1)
+
+
+def test_idle_segments_go_after_a_while_and_the_pool_is_bounded(
+    lender: Lender, tmp_path: Path, clock: Clock
+) -> None:
+    sizes = [POOL_BYTES_MAX // 2, POOL_BYTES_MAX // 4, POOL_BYTES_MAX // 2]
+    for message_id, size in enumerate(sizes):
+        loan = lender.lend(message_id, [buffer(MIB)])
+        loan.segment.size = size
+        loan.segment.mapping = lender._create(loan.segment)
+        lender.settle(message_id, taken=True)
+        lender.give_back(message_id)
+        loan.segment.idle_since = clock.now
+    assert lender.num_bytes <= POOL_BYTES_MAX
+    clock.now = IDLE_S
+    lender.tick(clock.now)
+    assert names(tmp_path) == set()
+
+
+def test_a_host_without_room_is_noticed_before_a_byte_is_written(
+    lender: Lender, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A full /dev/shm would kill the process at the first write (SIGBUS)."""
+
+    def full(*_: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    loan = lender.lend(1, [buffer(MIB)])
+    assert not lender.fill(loan)
+    assert names(tmp_path) == set()
+    lender.settle(1, taken=False)
+    assert lender.loans == {}
+
+
+def test_closing_removes_every_name(lender: Lender, tmp_path: Path) -> None:
+    lend(lender, 1, buffer(MIB))
+    lend(lender, 2, buffer(2 * MIB))
+    lender.settle(1, taken=True)
+    lender.give_back(1)
+    assert len(names(tmp_path)) == 2
+    assert all(name.startswith(segment_prefix("run")) for name in names(tmp_path))
+    lender.close()
+    assert names(tmp_path) == set()
+
+
+def test_a_message_is_given_back_when_the_last_view_of_it_is_gone(
+    lender: Lender, tmp_path: Path
+) -> None:
+    back: list[object] = []
+    borrower = Borrower("run", back.append, tmp_path)
+    name = lend(lender, 1, buffer(MIB, 3), buffer(100, 4))
+    opener = borrower.opener("message 1")
+    one, other = opener(name, 0, MIB), opener(name, MIB, 100)
+    assert (one[5], other[5]) == (3, 4)
+    assert borrower.num_mapped == 1
+    part = one[10:20]
+    del opener, one, other
+    gc.collect()
+    assert back == []
+    assert part == bytes([3]) * 10
+    del part
+    gc.collect()
+    assert back == ["message 1"]
+    assert borrower.num_mapped == 0
+
+
+def test_what_a_reader_writes_stays_with_the_reader(lender: Lender, tmp_path: Path) -> None:
+    """Array libraries want writable memory; another engine reads the same segment."""
+    name = lend(lender, 1, buffer(MIB, 3))
+    borrower = Borrower("run", lambda _: None, tmp_path)
+    mine, yours = borrower.opener(1)(name, 0, MIB), borrower.opener(2)(name, 0, MIB)
+    mine[0] = 99
+    assert (mine[0], yours[0]) == (99, 3)
+
+
+@pytest.mark.parametrize(
+    ("name", "offset", "text"),
+    [
+        ("milepost-other-1", 0, "is not of this run"),
+        ("milepost-run-/../../etc/passwd", 0, "is not of this run"),
+        ("milepost-run-missing", 0, "is gone: No such file"),
+        ("milepost-run-link", 0, "is gone: Too many levels of symbolic links"),
+        ("milepost-run-empty", 0, "cannot be mapped"),
+        ("milepost-run-page", 4090, "bulk ends at byte 4100 of shared memory .*, which has 4096"),
+    ],
+)
+def test_names_that_lead_elsewhere_are_refused(
+    tmp_path: Path, name: str, offset: int, text: str
+) -> None:
+    (tmp_path / "milepost-run-empty").touch()
+    (tmp_path / "milepost-run-page").write_bytes(bytes(4096))
+    (tmp_path / "milepost-run-link").symlink_to(tmp_path / "milepost-run-page")
+    with pytest.raises(ProtocolError, match=text):
+        Borrower("run", lambda _: None, tmp_path).opener(1)(name, offset, 10)
+
+
+def test_the_copy_is_exact_and_stays_inside(lender: Lender) -> None:
+    segment = lender.lend(1, [buffer(MIB)]).segment
+    target = lender._create(segment)
+    assert target is not None
+    copy_unlocked(target, 5, memoryview(b"hello"))
+    copy_unlocked(target, 0, memoryview(b""))
+    assert target[4:11] == b"\0hello\0"
+    for offset in (-1, MIB - 4):
+        with pytest.raises(ValueError, match="do not fit"):
+            copy_unlocked(target, offset, memoryview(b"hello"))
+    target.close()

@@ -1,0 +1,106 @@
+"""The small parts of the bus: addresses, alarm, loop delay, ids."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from milepost.messages.bus.address import ipc_path, lock_ipc
+from milepost.messages.bus.alarm import Alarm
+from milepost.messages.bus.host import Host
+from milepost.messages.bus.loop_delay import LoopDelayWatcher, watcher_of
+from milepost.messages.bus.memory import MemoryNetwork
+from milepost.messages.errors import AddressError
+from milepost.messages.limits import BusLimits
+
+
+def test_only_ipc_endpoints_have_a_path() -> None:
+    assert ipc_path("ipc:///run/a") == "/run/a"
+    assert ipc_path("tcp://127.0.0.1:1") == ""
+
+
+def test_a_path_longer_than_the_kernel_takes_is_refused_with_both_numbers(tmp_path: Path) -> None:
+    path = str(tmp_path / ("x" * 200))
+    with (
+        pytest.raises(AddressError, match=r"ipc path of \d+ bytes, the kernel allows 107"),
+        lock_ipc(path),
+    ):
+        pass
+
+
+def test_a_folder_that_others_can_enter_is_refused(tmp_path: Path) -> None:
+    folder = tmp_path / "open"
+    folder.mkdir()
+    folder.chmod(0o755)
+    with pytest.raises(AddressError, match="is open to other users"), lock_ipc(str(folder / "a")):
+        pass
+    with pytest.raises(AddressError, match="no folder"), lock_ipc(str(tmp_path / "none" / "a")):
+        pass
+
+
+def test_an_address_has_one_owner_and_is_free_after_it(tmp_path: Path) -> None:
+    path = str(tmp_path / "a")
+    with lock_ipc(path):
+        with pytest.raises(AddressError, match="another process owns"), lock_ipc(path):
+            pass
+        assert [one.name for one in tmp_path.iterdir()] == ["a.lock"]
+    assert list(tmp_path.iterdir()) == []
+    with lock_ipc(path):
+        pass
+
+
+async def test_the_alarm_rings_at_the_earliest_time_it_was_given() -> None:
+    loop = asyncio.get_running_loop()
+    rung: asyncio.Future[float] = loop.create_future()
+
+    def ring(now: float) -> float:
+        rung.set_result(now)
+        return float("inf")
+
+    alarm = Alarm(loop, ring)
+    soon = loop.time() + 0.01
+    for due in (soon + 60, soon, soon + 30):
+        alarm.wake(due)
+    assert soon <= await rung < soon + 5
+    alarm.cancel()
+    alarm.wake(loop.time())
+
+
+async def test_a_loop_that_was_blocked_shows_it() -> None:
+    loop = asyncio.get_running_loop()
+    watcher = LoopDelayWatcher(loop)
+    assert watcher.delay().max_ms == 0
+    watcher._delays.extend([0.001] * 98 + [0.1, 0.3])
+    delay = watcher.delay()
+    assert (delay.p50_ms, delay.p99_ms, delay.max_ms) == (1.0, 100.0, 300.0)
+    watcher.start()
+    watcher.start()
+    watcher.stop()
+    assert watcher.is_running
+    watcher.stop()
+    assert not watcher.is_running
+    assert watcher_of(loop) is watcher_of(loop)
+
+
+def test_ids_of_two_incarnations_never_meet() -> None:
+    """The cause of a message is found by its id in the whole run, restarts included."""
+
+    def host(name: str, incarnation: int) -> Host:
+        return Host(
+            name=name,
+            incarnation=incarnation,
+            run_id="r",
+            limits=BusLimits(),
+            transport=MemoryNetwork(()).transport(name),
+            clock=lambda: 0.0,
+            wake=lambda _: None,
+            flush_soon=lambda: None,
+            released=lambda _: None,
+        )
+
+    hosts = [host(name, incarnation) for name in ("a", "b") for incarnation in range(3)]
+    ids = {next(one.ids) for one in hosts for _ in range(100)}
+    assert len(ids) == 600
+    assert max(ids) < 1 << 63
