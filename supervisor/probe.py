@@ -30,7 +30,7 @@ ERRORS: Final = "errors.txt"
 class Target(Struct, frozen=True):
     """One thing to load."""
 
-    kind: Literal["agent", "prompts", "reward", "filter", "create", "core", "device"]
+    kind: Literal["agent", "prompts", "reward", "matcher", "filter", "create", "core", "device"]
     path: str
     """`module:name`, or a device."""
     where: str
@@ -52,7 +52,8 @@ class Probe(Struct, frozen=True):
 
 CALLS: Final[dict[str, tuple[str, ...]]] = {
     "prompts": ("split", "seed", "options"),
-    "reward": ("episode", "reply"),
+    "reward": ("given",),
+    "matcher": ("stored", "replayed"),
     "filter": ("rewards",),
     "create": ("folder", "seed", "options"),
     "core": ("context",),

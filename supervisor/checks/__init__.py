@@ -24,8 +24,10 @@ from milepost.supervisor.checks.machine import (
     folder_is_ready,
     machine_has_room,
     python_asserts,
+    sockets_fit,
     versions_are_tested,
 )
+from milepost.supervisor.checks.parts import parts_are_known
 from milepost.supervisor.checks.resume import resume_goes_on
 from milepost.supervisor.checks.wiring import (
     actors_fit,
@@ -60,6 +62,7 @@ CHECKS: Final = (
     Check("token limits fit the model, the episode and the micro-batch", READING, tokens_fit),
     Check("work in flight fits every actor that holds it", READING, work_fits),
     Check("limits of the bus and deadlines agree", READING, system_limits_agree),
+    Check("families, matchers and filters have names that exist", READING, parts_are_known),
     Check("devices have names that exist", READING, devices_are_named),
     Check(
         "the evaluator has prompts of its own and something to do", READING, evaluation_is_possible
@@ -71,6 +74,7 @@ CHECKS: Final = (
     Check("a resumed run goes on from a checkpoint of its own", FILES, resume_goes_on),
     Check("the starting checkpoint is complete and of a known kind", FILES, checkpoint_is_complete),
     Check("every line of the prompt files is a prompt", FILES, prompts_are_readable),
+    Check("the sockets of every actor have paths that fit", FILES, sockets_fit),
     Check("disk, memory, shared memory and open files suffice", FILES, machine_has_room),
     # the user's own code, in a process of its own
     Check(

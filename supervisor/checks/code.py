@@ -14,17 +14,15 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
 
 import msgspec
 
 from milepost.configs.problem import Problem
 from milepost.configs.topology import Topology
 from milepost.supervisor.checks.check import Finding, Subject
+from milepost.supervisor.checks.parts import FILTERS, MATCHERS
 from milepost.supervisor.checks.wiring import is_prompt_file
 from milepost.supervisor.probe import ANSWERS, ERRORS, TARGETS, Fault, Probe, Target
-
-BUILT_IN_FILTERS: Final = ("zero_spread",)
 
 
 def user_code_loads(subject: Subject) -> Iterator[Finding]:
@@ -58,10 +56,14 @@ def targets_of(topology: Topology) -> tuple[Target, ...]:
             found.append(Target("reward", data.reward, "$.data.reward"))
     if model is not None and model.create:
         found.append(Target("create", model.create, "$.model.create"))
+    if actors.session is not None and actors.session.matcher not in MATCHERS:
+        found.append(Target("matcher", actors.session.matcher, "$.actors.session.matcher"))
     if actors.buffer is not None:
-        for index, path in enumerate(actors.buffer.filters):
-            if path not in BUILT_IN_FILTERS:
-                found.append(Target("filter", path, f"$.actors.buffer.filters[{index}]"))
+        found += [
+            Target("filter", path, f"$.actors.buffer.filters[{index}]")
+            for index, path in enumerate(actors.buffer.filters)
+            if path not in FILTERS
+        ]
     for name, custom in topology.custom.items():
         found.append(Target("core", custom.core, f"$.custom.{name}.core"))
     for table, config in (("engine", actors.engine), ("trainer", actors.trainer)):

@@ -6,6 +6,7 @@ import os
 import resource
 import shutil
 import sys
+import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib import metadata
@@ -16,6 +17,8 @@ import psutil
 from packaging.requirements import Requirement
 
 from milepost.configs.problem import Problem
+from milepost.supervisor.cleanup.reaper import FOLDER_PREFIX
+from milepost.supervisor.sockets import endpoint
 
 if TYPE_CHECKING:
     from milepost.supervisor.checks.check import Finding, Subject
@@ -27,6 +30,8 @@ LOGS_BYTES: Final = 256 * MEBIBYTE
 OPTIMIZER_FACTOR: Final = 4
 """A checkpoint holds weights, two moments of Adam, and the weights once more as a Hugging Face
 folder."""
+RANDOM_CHARS: Final = 8
+"""What tempfile adds to a name."""
 FILES_EACH: Final = 64
 """Open files of one process, without its links."""
 PROCESS_BYTES: Final = 96 * MEBIBYTE
@@ -45,6 +50,7 @@ class Machine:
         shared_memory_free_bytes: of /dev/shm; None where the system has no such place.
         memory_available_bytes: what new processes can have without swapping.
         open_files_max: soft limit of one process.
+        temporary_folder: where the sockets' folder is made.
         requirements: each requirement of milepost, with the installed version ("" when missing).
         asserts: whether `assert` is executed.
     """
@@ -54,6 +60,7 @@ class Machine:
     shared_memory_free_bytes: int | None
     memory_available_bytes: int
     open_files_max: int
+    temporary_folder: str
     requirements: tuple[tuple[str, str], ...]
     asserts: bool
 
@@ -71,6 +78,7 @@ class Machine:
             shared_memory_free_bytes=shutil.disk_usage(shared).free if shared else None,
             memory_available_bytes=psutil.virtual_memory().available,
             open_files_max=sys.maxsize if soft == resource.RLIM_INFINITY else soft,
+            temporary_folder=tempfile.gettempdir(),
             requirements=_requirements(),
             asserts=__debug__,
         )
@@ -119,6 +127,19 @@ def folder_is_ready(subject: Subject) -> Iterator[Finding]:
     if used and not subject.resuming:
         remedy = f"choose another --out, or go on with --resume {folder}"
         yield Problem("the run folder is not empty", str(folder), remedy)
+
+
+def sockets_fit(subject: Subject) -> Iterator[Finding]:
+    """A socket that cannot be bound, with an error of the system that names no reason."""
+    folder = Path(subject.machine.temporary_folder) / f"{FOLDER_PREFIX}{'x' * RANDOM_CHARS}"
+    topology = subject.topology
+    kinds = (*topology.actors.__struct_fields__, *topology.custom)
+    names = (name for kind in kinds for name in topology.names(kind))
+    try:
+        endpoint(folder, max(names, key=len, default=""))
+    except ValueError as error:
+        what, _, remedy = str(error).partition(": ")
+        yield Problem(what, "TMPDIR", f"{remedy}, or TMPDIR")
 
 
 def machine_has_room(subject: Subject) -> Iterator[Finding]:

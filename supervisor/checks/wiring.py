@@ -154,8 +154,8 @@ def staleness_is_settled(subject: Subject) -> Iterator[Finding]:
         yield Problem(what, f"{where}.staleness_policy", remedy)
     if limit is None and topology.run.mode is Mode.ASYNC:
         text = (
-            "not set: no group is ever too old; what bounds the age in practice is the number of "
-            "trajectories in flight and of groups in the buffer"
+            "not set, so no group is ever too old to be trained; only what is in flight and in the "
+            "buffer bounds its age"
         )
         yield Note(text, f"{where}.max_weight_staleness")
 

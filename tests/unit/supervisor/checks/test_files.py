@@ -18,6 +18,7 @@ from milepost.supervisor.checks.machine import (
     folder_is_ready,
     machine_has_room,
     python_asserts,
+    sockets_fit,
     versions_are_tested,
 )
 
@@ -27,6 +28,7 @@ MACHINE = Machine(
     shared_memory_free_bytes=1 << 40,
     memory_available_bytes=1 << 40,
     open_files_max=1 << 20,
+    temporary_folder="/tmp",
     requirements=(("torch>=2.9", "2.13.0+cpu"),),
     asserts=True,
 )
@@ -156,6 +158,17 @@ def test_a_system_without_shared_memory_is_not_refused_for_it(checkpoint: Path) 
     machine = replace(MACHINE, shared_memory_free_bytes=None)
     tables = {"model": model(checkpoint), "actors": {"publisher": {}}}
     assert told(list(machine_has_room(subject(machine, **tables)))) == []
+
+
+def test_a_long_temporary_folder_is_told_before_a_socket_fails() -> None:
+    """The system's own words are "File name too long", and it does not say which."""
+    tables: dict[str, Any] = {"actors": {"trainer": {"lr": 1e-3, "ranks": 1000}}}
+    assert told(list(sockets_fit(subject(**tables)))) == []
+    machine = replace(MACHINE, temporary_folder="/" + "t" * 77)
+    (problem,) = told(list(sockets_fit(subject(machine, **tables))))
+    assert "has 108 bytes, the system takes 107" in problem
+    fits = replace(MACHINE, temporary_folder="/" + "t" * 76)
+    assert told(list(sockets_fit(subject(fits, **tables)))) == []
 
 
 def test_assertions_that_are_off_are_told() -> None:

@@ -6,11 +6,14 @@ from typing import Any
 
 import pytest
 
+from milepost.actors.buffer.filters import BUILT_IN
+from milepost.actors.session.families import FAMILIES
+from milepost.actors.session.matchers import MATCHERS
 from milepost.configs.load import decode
 from milepost.configs.problem import Problem
 from milepost.configs.read import merge, parse_override
 from milepost.configs.topology import Topology
-from milepost.supervisor.checks import CHECKS, Checked, Machine, Stage, Subject, run_checks
+from milepost.supervisor.checks import CHECKS, Checked, Machine, Stage, Subject, parts, run_checks
 
 MACHINE = Machine(
     disk_free_bytes=1 << 40,
@@ -18,6 +21,7 @@ MACHINE = Machine(
     shared_memory_free_bytes=1 << 40,
     memory_available_bytes=1 << 40,
     open_files_max=1 << 20,
+    temporary_folder="/tmp",
     requirements=(),
     asserts=True,
 )
@@ -138,6 +142,10 @@ def test_a_sound_topology_has_no_problem(document: dict[str, Any]) -> None:
         ("system.bus.window_messages=5000", "$.system.bus.window_messages", "overfill an inbox"),
         ("system.timeouts.heartbeat_s=2.9", "$.system.timeouts.heartbeat_s", "once a second"),
         ("actors.engine.device=gpu", "$.actors.engine.device", 'no device is called "gpu"'),
+        # parts by name
+        ("model.family=qwen4", "$.model.family", 'no chat-template family "qwen4"'),
+        ("actors.session.matcher=strikt", "$.actors.session.matcher", 'no matcher "strikt"'),
+        ("actors.buffer.filters=['zero']", "$.actors.buffer.filters[0]", 'no filter "zero"'),
         # evaluation
         ("data.prompts=a.jsonl", "$.data.held_out_prompts", "no held-out part"),
         ("data.prompts=a.jsonl@[:-9]", "$.data.held_out_prompts", "no held-out part"),
@@ -182,6 +190,13 @@ def test_a_policy_for_late_groups_needs_a_limit(policy: str) -> None:
     document = merge(document, {"actors": {"buffer": {"staleness_policy": policy}}})
     (found,) = problems(document)
     assert found.where == "$.actors.buffer.max_weight_staleness"
+
+
+def test_the_words_the_checks_know_are_those_the_actors_know() -> None:
+    """The checks hold a copy, so that the supervisor loads no tokenizer."""
+    assert set(parts.FAMILIES) == set(FAMILIES)
+    assert set(parts.MATCHERS) == set(MATCHERS)
+    assert set(parts.FILTERS) == set(BUILT_IN)
 
 
 def test_supervised_training_has_no_use_for_an_engine() -> None:
