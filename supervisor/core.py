@@ -32,6 +32,7 @@ from milepost.messages.supervisor import (
     WorkFinished,
 )
 from milepost.messages.supervisor import Ready as SaidReady
+from milepost.supervisor.agreement import disagreement
 from milepost.supervisor.book import SUPERVISOR, Book, Phase
 from milepost.supervisor.causes import cause_of, earlier_silence
 from milepost.supervisor.ending import Ending
@@ -327,8 +328,12 @@ class SupervisorCore:
     def _ready(self, child: Child, ready: SaidReady, now_s: float) -> None:
         if not isinstance(child.state, Greeted):
             return
-        child.state = Ready(now_s)
+        child.state, child.facts = Ready(now_s), ready.facts
         self.book.record("ready", f"{child.name} is ready", source=child.name, facts=ready.facts)
+        facts_of = {each.name: each.facts for each in self.book.children.values()}
+        if difference := disagreement(facts_of):
+            self.ending.fail(Cause(child.name, difference), now_s)
+            return
         if self.book.phase is Phase.RUNNING:
             self._begin(child, now_s)
         elif self.book.phase is Phase.STARTING and all_ready(self.book):

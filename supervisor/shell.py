@@ -7,9 +7,11 @@ import time
 import traceback
 from collections import deque
 from collections.abc import Callable
+from dataclasses import asdict
 from typing import Any, Final, assert_never
 
 from milepost.actors.effects import Request
+from milepost.actors.vitals import Vitals
 from milepost.messages.bus import Bus, BusClosed, Incoming, Undelivered
 from milepost.messages.shared import Message
 from milepost.messages.supervisor import (
@@ -86,6 +88,7 @@ class Shell:
         self._timer: asyncio.TimerHandle | None = None
         self._requests: dict[Request, Incoming] = {}
         self._recent = Recent()
+        self._vitals = Vitals()
         self.scores = Scores()
         self.verdict: asyncio.Future[Verdict] = self._loop.create_future()
 
@@ -254,7 +257,9 @@ class Shell:
 
     def snapshot(self) -> Snapshot:
         """The run at this moment."""
-        return build_snapshot(self._core.book, self._recent, self._about, time.monotonic())
+        statistics = {**self._vitals.read(), "bus": asdict(self._bus.statistics())}
+        about = {**self._about, "statistics": statistics}
+        return build_snapshot(self._core.book, self._recent, about, time.monotonic())
 
     def request_stop(self, reason: str, *, at_once: bool) -> str:
         """Order the end; returns the phase of the run after it."""

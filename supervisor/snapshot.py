@@ -51,7 +51,7 @@ def build_snapshot(book: Book, recent: Recent, about: dict[str, Any], now_s: flo
     Args:
         book: the core's state.
         recent: last metrics and events.
-        about: constant facts of the run (name, id, folder, steps).
+        about: facts of the run and its supervisor (name, id, folder, steps, statistics).
         now_s: monotonic time of the book.
     """
     run = {
@@ -82,6 +82,7 @@ def _actor(child: Child, now_s: float) -> dict[str, Any]:
         "progress_s": round(now_s - child.progress_s, 1) if beat else None,
         "working_on": beat.working_on if beat else _waiting(child, now_s),
         "finished": child.finished,
+        "facts": child.facts,
         "statistics": beat.statistics if beat else {},
     }
 

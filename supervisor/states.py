@@ -9,8 +9,8 @@ New -> Greeted -> Ready -> Running -> Draining -> Drained -> Stopping -> Stopped
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TypeAlias
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
 
 from milepost.messages.supervisor import Heartbeat
 from milepost.supervisor.plan import ChildPlan
@@ -127,6 +127,8 @@ class Child:
     #: Monotonic times of earlier restarts, oldest first; only those inside the policy's window.
     restarts: tuple[float, ...] = ()
     num_restarts: int = 0
+    #: What it found out while starting.
+    facts: dict[str, Any] = field(default_factory=dict)
     heartbeat: Heartbeat | None = None
     #: When it last said anything; the heartbeat deadline counts from here.
     heard_s: float = 0.0

@@ -66,7 +66,22 @@ def lines_of(run_facts: Mapping[str, Any], actors: Sequence[Mapping[str, Any]]) 
         f"{run_facts['name']}  {run_facts['phase']} for {seconds(run_facts['phase_s'])}"
         f"  step {run_facts['step']} of {run_facts['steps']}  {run_facts['folder']}"
     )
-    return [head, "", *table(COLUMNS, [_row(actor) for actor in actors])]
+    rows = [_row(actor) for actor in (*actors, _supervisor(run_facts))]
+    return [head, "", *table(COLUMNS, rows)]
+
+
+def _supervisor(run_facts: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "actor": "supervisor",
+        "state": run_facts["phase"],
+        "pid": run_facts["pid"],
+        "state_s": run_facts["phase_s"],
+        "heard_s": 0.0,
+        "restarts": 0,
+        "finished": False,
+        "working_on": run_facts["waiting"],
+        "statistics": run_facts["statistics"],
+    }
 
 
 def _row(actor: Mapping[str, Any]) -> tuple[str, ...]:

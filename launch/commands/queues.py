@@ -26,6 +26,7 @@ from msgspec import Struct, structs
 from milepost.launch.attach import Client, add_run_arguments, attached, find_run, print_json
 from milepost.launch.exits import Exit
 from milepost.launch.tables import LEFT, RIGHT, seconds, table
+from milepost.messages.supervisor import Snapshot, SnapshotRequested
 
 COLUMNS = (
     ("queue", LEFT),
@@ -66,20 +67,24 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 async def _run(arguments: argparse.Namespace) -> int:
-    from milepost.messages.supervisor import Snapshot, SnapshotRequested
-
     async with Client(find_run(arguments.run)) as client:
         first = await client.ask(SnapshotRequested(), Snapshot)
         await asyncio.sleep(arguments.interval)
         second = await client.ask(SnapshotRequested(), Snapshot)
-    spent_s = between(first.actors, second.actors)
-    queues = with_rates(queues_of(first.actors), queues_of(second.actors), spent_s)
+    before, after = with_supervisor(first), with_supervisor(second)
+    queues = with_rates(queues_of(before), queues_of(after), between(before, after))
     if arguments.json:
         print_json({"queues": queues})
         return Exit.DONE
     for line in lines_of(queues):
         print(line)
     return Exit.DONE
+
+
+def with_supervisor(snapshot: Snapshot) -> list[dict[str, Any]]:
+    """Every actor, and the supervisor as one more."""
+    own = {"actor": "supervisor", "statistics": snapshot.run["statistics"]}
+    return [*snapshot.actors, own]
 
 
 def queues_of(actors: Sequence[Mapping[str, Any]]) -> dict[str, Queue]:

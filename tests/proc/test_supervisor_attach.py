@@ -48,11 +48,19 @@ def test_the_attached_commands_tell_the_state_of_the_run(tmp_path: Path) -> None
         head, _, columns, *rows = ps.stdout.splitlines()
         assert head.startswith("trivial  running for ")
         assert columns.split()[:3] == ["actor", "state", "pid"]
-        assert [row.split()[:2] for row in rows] == [["worker-0", "running"], ["idle-0", "running"]]
+        names = ["worker-0", "idle-0", "supervisor"]
+        assert [row.split()[:2] for row in rows] == [[name, "running"] for name in names]
         assert rows[1].endswith("waits for nothing in particular")
         facts = json.loads(milepost("ps", "--json", *where).stdout)
         pids = {actor["actor"]: actor["pid"] for actor in facts["actors"]}
         assert pids["idle-0"] == run.children()["idle-0"].pid
+
+        queues = milepost("queues", "--interval", "1.2", *where)
+        assert queues.returncode == 0, queues.stderr
+        lines = {line.split("  ")[0]: line.split() for line in queues.stdout.splitlines()}
+        assert lines["worker-0 -> supervisor"][-1] == "ok"
+        assert float(lines["worker-0 -> supervisor"][-2]) > 1.0, "steps a second"
+        assert "inbox of supervisor" in lines
 
         why = milepost("why", "idle-0", *where)
         assert "idle-0 (running): waits for nothing in particular" in why.stdout

@@ -172,3 +172,32 @@ def test_a_ready_from_a_former_incarnation_is_not_believed() -> None:
     story.hello("engine-0")
     story.say("engine-0", Ready(actor="engine-0"), incarnation=3)
     assert story.state("engine-0") == "greeted"
+
+
+def ready(story: Story, name: str, **facts: object) -> None:
+    story.born(name)
+    story.hello(name)
+    story.say(name, Ready(actor=name, facts=facts))
+
+
+def test_actors_that_loaded_different_tokenizers_never_begin() -> None:
+    """They would talk for hours in token ids that mean something else on the other side."""
+    story = Story()
+    ready(story, "trainer-0", tokenizer_hash="aa", vocabulary=300)
+    ready(story, "rollout", tokenizer_hash="")
+    ready(story, "engine-0", tokenizer_hash="bb", vocabulary=300)
+    assert told(story.effects) == []
+    cause = story.core.ending.cause
+    assert cause is not None
+    assert cause.text == (
+        "actors disagree on tokenizer_hash: trainer-0: aa; engine-0: bb;"
+        " they must load the same model folder"
+    )
+
+
+def test_actors_that_loaded_the_same_begin() -> None:
+    story = Story()
+    for name in ("trainer-0", "engine-0"):
+        ready(story, name, tokenizer_hash="aa", vocabulary=300)
+    ready(story, "rollout", prompts=12)
+    assert len(told(story.effects)) == 3
