@@ -15,7 +15,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from threading import Condition, Thread
+from threading import Condition
 from typing import Final
 
 import torch
@@ -102,7 +102,7 @@ class EmbeddedBackend:
         self._changed = Condition()
         self._closing = False
         self._post: Callable[[Event], None] = lambda _: None
-        self._thread = Thread(target=self._decode, name="decode", daemon=True)
+        self._decoder = ThreadPoolExecutor(1, thread_name_prefix="decode")
         self._stager = ThreadPoolExecutor(1, thread_name_prefix="stage")
         self._busy_s = 0.0
 
@@ -115,7 +115,7 @@ class EmbeddedBackend:
         """Start the decoding thread."""
         sys.setswitchinterval(_SWITCH_INTERVAL_S)
         self._post = post
-        self._thread.start()
+        self._decoder.submit(self._decode).add_done_callback(self._decoding_ended)
 
     def order(self, order: Order) -> None:
         """Hand over an order and wake the decoding thread."""
@@ -157,24 +157,25 @@ class EmbeddedBackend:
         with self._changed:
             self._closing = True
             self._changed.notify()
-        if self._thread.is_alive():
-            self._thread.join()
+        self._decoder.shutdown()
         self._stager.shutdown()
 
     # ---- the decoding thread -------------------------------------------------------------
 
     def _decode(self) -> None:
-        try:
-            with torch.inference_mode():
-                while (orders := self._next_orders()) is not None:
-                    started_s = time.perf_counter()
-                    outcomes = [ended for order in orders for ended in self._take(order)]
-                    if self._engine.has_work():
-                        outcomes += self._engine.step()
-                    if outcomes:
-                        self._post(WorkDone(OUTCOMES, tuple(outcomes)))
-                    self._busy_s += time.perf_counter() - started_s
-        except Exception as error:  # noqa: BLE001 - the thread's top: the actor ends with its text
+        with torch.inference_mode():
+            while (orders := self._next_orders()) is not None:
+                started_s = time.perf_counter()
+                outcomes = [ended for order in orders for ended in self._take(order)]
+                if self._engine.has_work():
+                    outcomes += self._engine.step()
+                if outcomes:
+                    self._post(WorkDone(OUTCOMES, tuple(outcomes)))
+                self._busy_s += time.perf_counter() - started_s
+
+    def _decoding_ended(self, decoding: Future[None]) -> None:
+        # Nothing is computed any more: the actor must end with the reason, not fall silent.
+        if (error := decoding.exception()) is not None:
             self._post(WorkDone(OUTCOMES, None, f"{type(error).__name__}: {error}"))
 
     def _next_orders(self) -> list[Order] | None:

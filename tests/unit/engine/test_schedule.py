@@ -119,7 +119,7 @@ def replay(story: Story, asked: GenerateOrder, reply: Finished) -> None:
         fed.append(token)
 
 
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(events=EVENTS, prefill=st.sampled_from([4, 16, 64]), slots=st.sampled_from([4, 6]))
 def test_any_schedule_answers_as_the_slow_engine_does(
     events: list[tuple[Any, ...]], prefill: int, slots: int
