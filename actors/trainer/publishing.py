@@ -51,6 +51,7 @@ class Publishing:
         if self.failures >= FAILURES_MAX:
             return [Fail(f"{self.failures} publications failed, the last: {self.last_reason}")]
         self.pending, self.owed, self._since_s = version, False, now_s
+        self._tells += 1
         work = ExportVersion(f"export/{version}", version, final)
         return [
             *self.ranks.order(RankOrder.EXPORT, version, final=final, work=work),
@@ -61,7 +62,6 @@ class Publishing:
         """The export is done: the publisher gets it."""
         ready = exported.ready
         assert ready is not None, "rank 0 exports whole versions"
-        self._tells += 1
         messages = (ready, *exported.buckets)
         return [Tell(self.plan.publisher, message, self._key) for message in messages]
 
