@@ -56,6 +56,7 @@ class Host:
                     assert effect.key not in self.running
                     self.running[effect.key] = effect.order
                 case StopCode():
+                    assert effect.run_key not in self.stopped, "code is stopped once"
                     self.stopped[effect.run_key] = effect.reason
                     self.handle(WorkDone(effect.key, None))
                 case CollectAlive():

@@ -49,6 +49,7 @@ CALLED = ("lookup", '{"a": 1}')
         (LOOKUP, ("", "", [CALLED])),
         (f"I look.\n{LOOKUP}", ("I look.", "", [CALLED])),
         (f"{LOOKUP}\n{LOOKUP}\n", ("", "", [CALLED, CALLED])),
+        (f"{LOOKUP} \n {LOOKUP} \n ", ("", "", [CALLED, CALLED])),
         (f"{LOOKUP} then {LOOKUP}", (" then ", "", [CALLED, CALLED])),
         ("<think>\nhm\n</think>\n\nkai", ("kai", "hm", [])),
         (f"<think>\nhm\n</think>\n\n{LOOKUP}", ("", "hm", [CALLED])),
