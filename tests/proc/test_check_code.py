@@ -31,6 +31,20 @@ MODULES = {
     "hangs": "import signal\nsignal.pause()\n",
     "raises": "raise ValueError('not today')\n",
     "needs": "import no_such_package\n",
+    "agents": "from milepost.actors.agent import Agent\n"
+    "class Good(Agent):\n"
+    "    def __init__(self, level=1):\n        pass\n"
+    "    async def run(self, episode):\n        pass\n"
+    "class Heir(Good):\n    pass\n"
+    "class Lazy(Agent):\n    pass\n"
+    "class Sync(Agent):\n    def run(self, episode):\n        pass\n"
+    "class Narrow(Agent):\n    async def run(self):\n        pass\n"
+    "class Stranger:\n    async def run(self, episode):\n        pass\n"
+    "def function(self, episode):\n    pass\n"
+    "def reward(given):\n    return 1.0\n"
+    "async def slow_reward(given):\n    return 1.0\n"
+    "def pair(prompt, reply):\n    return 1.0\n"
+    "def same(stored, replayed):\n    return stored == replayed\n",
     "starts": "import pathlib, subprocess, sys\n"
     "child = subprocess.Popen([sys.executable, '-c', 'import signal; signal.pause()'])\n"
     "pathlib.Path(__file__).with_name('pid').write_text(str(child.pid))\n"
@@ -97,6 +111,46 @@ def test_each_way_not_to_fit_is_told_in_its_own_words() -> None:
             "importing user_needs raised ModuleNotFoundError: No module named 'no_such_package'",
         ),
         ("user_odd:number", "user_odd:number([0.0, 1.0]) gave int"),
+    ]
+
+
+def agent(name: str, **options: object) -> Target:
+    return Target("agent", f"user_agents:{name}", "$.a", options)
+
+
+def test_an_agent_derives_from_the_base_and_has_one_async_method() -> None:
+    found = faults(
+        agent("Good", level=3),
+        agent("Heir"),
+        Target("reward", "user_agents:reward", "$.r"),
+        Target("reward", "user_agents:slow_reward", "$.r"),
+        Target("matcher", "user_agents:same", "$.m"),
+        agent("Good", x=3),
+        agent("Lazy"),
+        agent("Sync"),
+        agent("Narrow"),
+        agent("Stranger"),
+        agent("function"),
+        Target("reward", "user_agents:pair", "$.r"),
+    )
+    stranger = "is no subclass of milepost.actors.agent.Agent"
+    assert found == [
+        (
+            "user_agents:Good",
+            "`user_agents:Good` does not take its options: got an unexpected keyword argument 'x'",
+        ),
+        ("user_agents:Lazy", "`user_agents:Lazy` has no method run"),
+        ("user_agents:Sync", "`user_agents:Sync.run` is not async"),
+        (
+            "user_agents:Narrow",
+            "`user_agents:Narrow.run` does not take (self, episode): too many positional arguments",
+        ),
+        ("user_agents:Stranger", f"`user_agents:Stranger` {stranger}"),
+        ("user_agents:function", f"`user_agents:function` {stranger}"),
+        (
+            "user_agents:pair",
+            "`user_agents:pair` does not take (given): missing a required argument: 'reply'",
+        ),
     ]
 
 
