@@ -69,6 +69,10 @@ def run_command(name: str, words: Sequence[str]) -> int:
         for problem in error.problems:
             print(f"error: {problem}", file=sys.stderr)
         return Exit.REFUSED
+    except KeyboardInterrupt:
+        # A run that goes on handles it by itself; here nothing goes on yet, or nothing any more.
+        print("stopped", file=sys.stderr)
+        return Exit.FAILED
     except BrokenPipeError:
         # Python would complain once more when it closes stdout at the end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -19,6 +19,7 @@ from typing import Any
 
 import msgspec
 
+from milepost.actors.lifeline import tie_to_parent
 from milepost.configs.problem import ConfigError, Problem
 from milepost.configs.run import ModelConfig
 
@@ -92,6 +93,7 @@ def _run_child(order: Order, log: Path, deadline_s: float) -> str:
 
 def main() -> None:
     """Carry out the order on the command line."""
+    tie_to_parent()
     order = msgspec.json.decode(sys.argv[1], type=Order)
     module, _, name = order.function.partition(":")
     function: Callable[[str, int, dict[str, Any]], None] = vars(import_module(module))[name]

@@ -19,6 +19,7 @@ from typing import Any, Final, Literal
 import msgspec
 from msgspec import Struct
 
+from milepost.actors.lifeline import tie_to_parent
 from milepost.configs.suggest import did_you_mean
 from milepost.messages.shared import Prompt
 
@@ -63,6 +64,7 @@ CALLS: Final[dict[str, tuple[str, ...]]] = {
 
 def main() -> None:
     """Load every target in order."""
+    tie_to_parent()
     folder = Path(sys.argv[1])
     targets = msgspec.json.decode((folder / TARGETS).read_bytes(), type=list[Target])
     with (folder / ANSWERS).open("ab", buffering=0) as answers:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import psutil
@@ -29,6 +32,9 @@ MODULES = {
     "leaves": "import sys\nsys.exit('I would rather not')\n",
     "dies": "import os, signal\nos.kill(os.getpid(), signal.SIGKILL)\n",
     "hangs": "import signal\nsignal.pause()\n",
+    "waits": "import os, pathlib, signal\n"
+    "pathlib.Path(__file__).with_name('fifo').write_text(str(os.getpid()))\n"
+    "signal.pause()\n",
     "raises": "raise ValueError('not today')\n",
     "needs": "import no_such_package\n",
     "agents": "from milepost.actors.agent import Agent\n"
@@ -186,3 +192,18 @@ def test_what_the_code_has_started_is_gone_afterwards(modules: Path) -> None:
     pid = int((modules / "pid").read_text(encoding="utf-8"))
     gone, alive = psutil.wait_procs([psutil.Process(pid)] if psutil.pid_exists(pid) else [], 10)
     assert not alive, gone
+
+
+def test_a_killed_check_takes_its_child_along(modules: Path) -> None:
+    """Nobody would be left to end code that hangs."""
+    os.mkfifo(modules / "fifo")
+    script = (
+        "from milepost.supervisor.checks.code import probe\n"
+        "from milepost.supervisor.probe import Target\n"
+        "print(list(probe((Target('filter', 'user_waits:x', '$.f'),), 600.0)))\n"
+    )
+    check = subprocess.Popen([sys.executable, "-P", "-c", script])
+    child = psutil.Process(int((modules / "fifo").read_text(encoding="utf-8")))
+    check.kill()
+    check.wait()
+    assert child.wait(timeout=20) is None
