@@ -64,14 +64,18 @@ class Codec:
             ValueError: more frames or bytes than the receiver would accept.
         """
         known = registry.of(message)
-        layout = Layout(self.limits.inline_bytes_max, places)
-        hook = layout if known.has_bulk else None
         try:
-            body = pack(to_builtins(message, builtin_types=_RAW, enc_hook=hook))
+            if not known.has_bulk:
+                body = pack(to_builtins(message, builtin_types=_RAW))
+                encoded = Encoded(known.name, body)
+            else:
+                layout = Layout(self.limits.inline_bytes_max, places)
+                body = pack(to_builtins(message, builtin_types=_RAW, enc_hook=layout))
+                encoded = Encoded(known.name, body, layout.buffers, layout.groups)
         except (TypeError, ValueError, OverflowError, RecursionError) as error:
             raise TypeError(f"{known.name} cannot travel: {error}") from error
-        encoded = Encoded(known.name, body, layout.buffers, layout.groups)
-        self._check_sizes(encoded)
+        if len(body) > self.limits.body_bytes_max or encoded.buffers:
+            self._check_sizes(encoded)
         return encoded
 
     def decode(

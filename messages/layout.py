@@ -12,7 +12,7 @@ Large buffers have a frame each and are not copied; small ones share one.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import prod
 from typing import Any, Final, TypeAlias
 
@@ -31,16 +31,29 @@ GATHERED_BYTES: Final = 1 << 20
 ALIGNMENT: Final = 16
 
 
-@dataclass(slots=True)
 class Encoded:
-    """One message as bytes, without its header."""
+    """One message as bytes, without its header.
 
-    type: str
-    body: bytes
-    buffers: list[memoryview] = field(default_factory=list)
-    """Everything that is not in the body, in order."""
-    groups: list[int] = field(default_factory=list)
-    """How many of the buffers each frame holds."""
+    Args:
+        type_name: of the message.
+        body: the packed fields.
+        buffers: everything that is not in the body, in order.
+        groups: how many of the buffers each frame holds.
+    """
+
+    __slots__ = ("body", "buffers", "groups", "type")
+
+    def __init__(
+        self,
+        type_name: str,
+        body: bytes,
+        buffers: Sequence[memoryview] = (),
+        groups: Sequence[int] = (),
+    ) -> None:
+        self.type = type_name
+        self.body = body
+        self.buffers = buffers
+        self.groups = groups
 
     @property
     def num_bytes(self) -> int:
@@ -50,6 +63,8 @@ class Encoded:
     def frames(self) -> list[Buffer]:
         """Body and buffer frames. Small buffers are copied together, large ones are not copied."""
         frames: list[Buffer] = [self.body]
+        if not self.groups:
+            return frames
         position = 0
         for count in self.groups:
             group = self.buffers[position : position + count]
@@ -58,7 +73,7 @@ class Encoded:
         return frames
 
 
-def _gather(buffers: list[memoryview]) -> bytes:
+def _gather(buffers: Sequence[memoryview]) -> bytes:
     pieces: list[Buffer] = []
     for buffer in buffers:
         pieces.append(buffer)

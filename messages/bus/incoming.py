@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from msgspec import Struct
 
 from milepost.messages.bus.source import Entry
 from milepost.messages.shared import Message
 
 
-@dataclass(frozen=True, slots=True)
-class Incoming:
+class Incoming(Struct, frozen=True, eq=False):
     """One message that arrived."""
 
     source: str
@@ -19,5 +18,5 @@ class Incoming:
     """Id of the message that led to this one; of our question, in an answer."""
     message: Message
     wants_reply: bool = False
-    entry: Entry | None = field(default=None, repr=False, compare=False)
+    entry: Entry | None = None
     """The bus's own note of where an answer goes."""

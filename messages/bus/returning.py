@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from milepost.messages.bus.delivery import RELEASED_MAX, pack_released
 
 
-@dataclass(frozen=True, slots=True)
-class Origin:
+class Origin(Struct, frozen=True):
     """Where a message with shared memory came from: an answer of `peer`, or a link's `route`."""
 
     message_id: int
