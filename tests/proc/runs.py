@@ -142,14 +142,18 @@ class Running:
         return found
 
     def close(self) -> None:
-        """Whatever a test did, nothing survives it."""
+        """Whatever a test did, nothing survives it, and the janitor has seen to that."""
+        file = self.folder / ".milepost/run.json"
+        mine = file.exists() and self.run_facts["pid"] == self.process.pid
         if self.process.poll() is None:
+            processes = list(self.children().values())
             self.process.kill()
-        self.process.communicate()
-        for member in members(
-            self.run_id if (self.folder / ".milepost/run.json").exists() else "?"
-        ):
-            member.kill()
+            self.process.communicate()
+            assert wait_gone(processes) == []
+        elif self.process.stdout is not None:
+            self.process.stdout.close()
+        if mine:
+            assert leftovers(self.run_id, self.sockets) == []
 
 
 def members(run_id: str) -> list[psutil.Process]:

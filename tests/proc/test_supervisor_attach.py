@@ -36,7 +36,7 @@ def milepost(*words: str, cwd: Path | None = None) -> subprocess.CompletedProces
 def going_on(folder: Path, actors: str = ACTORS) -> Iterator[Running]:
     """A run whose actors have beaten at least once since they began."""
     with running(folder, topology(actors)) as run:
-        run.until("step 40")
+        run.until("step 28")
         yield run
 
 
@@ -70,7 +70,7 @@ def test_the_attached_commands_tell_the_state_of_the_run(tmp_path: Path) -> None
 
         tail = milepost("tail", "metrics", "--lines", "2", "--no-follow", *where)
         steps = [json.loads(line)["step"] for line in tail.stdout.splitlines()]
-        assert steps[1] == steps[0] + 1 >= 40
+        assert steps[1] == steps[0] + 1 >= 28
 
         stacks = milepost("stacks", "idle-0", *where)
         assert "MainThread" in stacks.stdout
@@ -82,7 +82,7 @@ def test_a_stuck_actor_still_gives_its_stacks(tmp_path: Path) -> None:
     stuck = custom("later", "later", 'what = "stuck"\nafter_s = 1.0')
     text = topology(WORKER + stuck).replace("heartbeat_s = 4.0", "heartbeat_s = 60.0")
     with running(tmp_path, text) as run:
-        run.until("step 60")
+        run.until("step 45")
         stacks = milepost("stacks", "later-0", "--run", str(run.folder))
         assert stacks.returncode == 0, stacks.stderr
         assert "later-0 does not answer" in stacks.stdout

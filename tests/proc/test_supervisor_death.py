@@ -95,7 +95,7 @@ def test_a_run_in_the_folder_of_a_killed_one_cleans_up_first(tmp_path: Path) -> 
 def test_a_stopped_worker_is_noticed_by_name(tmp_path: Path) -> None:
     """SIGSTOP: the process is there, its sockets are open, nothing moves."""
     with running(tmp_path, topology(THREE)) as run:
-        run.until("step 40")
+        run.until("step 28")
         run.children()["idle-0"].send_signal(signal.SIGSTOP)
         assert run.end(20) == 1, run.text
         cause = run.summary["cause"]
