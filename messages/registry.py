@@ -68,7 +68,9 @@ def _mentions_bulk(kind: msgspec.inspect.Type, seen: set[type]) -> bool:
             return False
 
 
+_types: dict[str, type[Message]] = {}
 _by_name: dict[str, Registered] = {}
+"""What was asked for once: looking into the fields of all types would cost every process 40 ms."""
 
 
 def register(*types: type[Message]) -> None:
@@ -78,26 +80,28 @@ def register(*types: type[Message]) -> None:
         ValueError: another type has this name already.
     """
     for kind in types:
-        known = _by_name.get(kind.__name__)
-        if known is not None:
-            if known.type is kind:
-                continue
+        known = _types.setdefault(kind.__name__, kind)
+        if known is not kind:
             raise ValueError(
                 f"two message types are called {kind.__name__}: "
-                f"{known.type.__module__} and {kind.__module__}, rename one of them"
+                f"{known.__module__} and {kind.__module__}, rename one of them"
             )
-        has_bulk = _mentions_bulk(msgspec.inspect.type_info(kind), set())
-        _by_name[kind.__name__] = Registered(kind.__name__, kind, has_bulk)
 
 
 def find(name: str) -> Registered | None:
     """The type of this name, or None."""
-    return _by_name.get(name)
+    known = _by_name.get(name)
+    if known is None and name in _types:
+        kind = _types[name]
+        has_bulk = _mentions_bulk(msgspec.inspect.type_info(kind), set())
+        known = _by_name[name] = Registered(name, kind, has_bulk)
+    return known
 
 
 def registered() -> tuple[Registered, ...]:
     """All types, by name."""
-    return tuple(_by_name[name] for name in sorted(_by_name))
+    found = (find(name) for name in sorted(_types))
+    return tuple(one for one in found if one is not None)
 
 
 def of(message: Message) -> Registered:
@@ -107,7 +111,7 @@ def of(message: Message) -> Registered:
         TypeError: its type was never registered.
     """
     kind = type(message)
-    known = _by_name.get(kind.__name__)
+    known = _by_name.get(kind.__name__) or find(kind.__name__)
     if known is None or known.type is not kind:
         raise TypeError(
             f"{kind.__module__}.{kind.__qualname__} is no registered message type, "
@@ -118,7 +122,7 @@ def of(message: Message) -> Registered:
 
 def nearest(name: str) -> str:
     """The known type name most like this one, or an empty string."""
-    return next(iter(get_close_matches(name, _by_name, n=1)), "")
+    return next(iter(get_close_matches(name, _types, n=1)), "")
 
 
 def messages_in(module: ModuleType) -> tuple[type[Message], ...]:

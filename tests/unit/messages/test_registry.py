@@ -14,7 +14,8 @@ from milepost.messages.shared import Message
 
 @pytest.fixture(autouse=True)
 def own_registry(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registry, "_by_name", dict(registry._by_name))
+    monkeypatch.setattr(registry, "_types", dict(registry._types))
+    monkeypatch.setattr(registry, "_by_name", {})
 
 
 class Custom(Message, kw_only=True):
