@@ -60,7 +60,8 @@ class PlainDisplay:
     def on_event(self, event: EventReported) -> None:
         """One line of events.jsonl."""
         if self._progress.take_event(event):
-            self._line(f"{event.source}: {event.kind}: {event.text}")
+            line = self._progress.lines[-1]
+            self._line(f"{line.source} {line.kind}: {line.text}")
 
     def _line(self, text: str) -> None:
         self._out.write(f"{text}\n")

@@ -12,14 +12,16 @@ from itertools import pairwise
 from statistics import fmean
 from typing import Any, Final
 
-from msgspec import Struct
+from msgspec import Struct, convert
 
+from milepost.messages.evaluator import Evaluation
 from milepost.messages.supervisor import EventReported, Snapshot
 
 WINDOW_STEPS: Final = 20
 """Steps over which speeds and the remaining time are judged."""
 CURVE_STEPS_MAX: Final = 512
 EVENTS_MAX: Final = 4
+EVALUATION: Final = "evaluation"
 QUIET: Final = frozenset({"ready", "work_finished"})
 """Kinds of events that only events.jsonl keeps: they tell nothing a person waits for."""
 REWARD: Final = "rollout/raw_reward"
@@ -101,7 +103,8 @@ class Progress:
         """Remember an event; False when it is not worth showing."""
         if event.kind in QUIET:
             return False
-        self.lines.append(Line(event.source, event.kind, event.text))
+        text = scores(event.values) if event.kind == EVALUATION else event.text
+        self.lines.append(Line(event.source, event.kind, text))
         return True
 
     # ---- what it knows -------------------------------------------------------------------
@@ -171,6 +174,15 @@ class Progress:
     def sparkline(self, width: int) -> str:
         """The curve of the success so far, as `width` bars at most."""
         return sparkline(self.curve, width)
+
+
+def scores(values: dict[str, Any]) -> str:
+    """An evaluation in a few words: `version 0: success 0.105 sampled, 0.800 greedy`."""
+    found = convert(values, Evaluation)
+    ways = [(found.sampled, "sampled"), (found.greedy, "greedy")]
+    name = "success" if any(score and score.success is not None for score, _ in ways) else "reward"
+    words = [f"{getattr(score, name) or 0.0:.3f} {way}" for score, way in ways if score]
+    return f"version {found.version}: held-out {name} {', '.join(words)}"
 
 
 BARS: Final = "▁▂▃▄▅▆▇█"

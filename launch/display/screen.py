@@ -35,7 +35,13 @@ def _head(progress: Progress) -> Table:
     head.add_row(
         Text(progress.name, style="bold"),
         Text(progress.phase, style="green" if progress.phase == "running" else "yellow"),
-        ProgressBar(total=progress.steps, completed=progress.step, width=BAR_CHARS),
+        ProgressBar(
+            total=progress.steps,
+            completed=progress.step,
+            width=BAR_CHARS,
+            complete_style="cyan",
+            finished_style="green",
+        ),
         f"step {progress.step}/{progress.steps}",
         seconds(progress.elapsed_s),
         Text(remaining, style="dim"),

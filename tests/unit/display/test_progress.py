@@ -127,6 +127,36 @@ def test_only_the_last_events_stay_and_routine_ones_never_show() -> None:
     assert [line.kind for line in progress.lines] == ["begun", "a", "b", "c", "d"][-EVENTS_MAX:]
 
 
+@pytest.mark.parametrize(
+    ("values", "text"),
+    [
+        (
+            {"sampled": {"num_episodes": 9, "success": 0.105, "reward": 0.2}},
+            "version 8: held-out success 0.105 sampled",
+        ),
+        (
+            {
+                "sampled": {"num_episodes": 9, "success": 0.0, "reward": 0.2},
+                "greedy": {"num_episodes": 9, "success": 0.8, "reward": 0.9},
+            },
+            "version 8: held-out success 0.000 sampled, 0.800 greedy",
+        ),
+        (
+            {"greedy": {"num_episodes": 9, "reward": 0.25}},
+            "version 8: held-out reward 0.250 greedy",
+        ),
+    ],
+)
+def test_an_evaluation_is_told_in_a_few_words(values: dict[str, Any], text: str) -> None:
+    """The whole sentence of the event is longer than a line of most terminals."""
+    progress = a_progress()
+    values |= {"version": 8, "seconds": 1.0}
+    progress.take_event(
+        EventReported(source="evaluator", kind="evaluation", text="", values=values)
+    )
+    assert progress.lines[-1].text == text
+
+
 def test_a_supervised_run_shows_its_loss_and_no_reward() -> None:
     """Its rows carry a reward of zero, which means nothing."""
     progress = Progress("lookup_warmup", 900, "solved", supervised=True)

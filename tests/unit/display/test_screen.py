@@ -95,7 +95,7 @@ def test_events_are_lines_and_routine_ones_are_not_shown() -> None:
     display = PlainDisplay(Progress("lookup", 80, "solved"), out, Clock())
     display.on_event(EventReported(source="engine-0", kind="ready", text="engine-0 is ready"))
     display.on_event(EventReported(source="engine-0", kind="restarted", text="was killed"))
-    assert out.getvalue() == "engine-0: restarted: was killed\n"
+    assert out.getvalue() == "engine-0 restarted: was killed\n"
 
 
 def test_the_picture_has_head_results_flow_and_events() -> None:
