@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -17,9 +18,18 @@ from milepost.supervisor.cleanup.processes import members_of
 from milepost.supervisor.cleanup.reaper import reap
 from milepost.supervisor.cleanup.registry import read_registry
 
+DYING_S: Final = 30.0
+"""A large process takes a while to be taken apart."""
 PATIENCE_S: Final = 1.0
 """Children die of the same end of file by themselves; their own way is the cleaner one."""
 POLL_S: Final = 0.02
+
+
+def wait_while(condition: Callable[[], bool], deadline_s: float) -> None:
+    """Return when it does not hold any more, or after the deadline."""
+    until_s = time.monotonic() + deadline_s
+    while condition() and time.monotonic() < until_s:
+        time.sleep(POLL_S)
 
 
 def main(run_folder: Path) -> int:
@@ -33,9 +43,9 @@ def main(run_folder: Path) -> int:
     owned = read_registry(run_folder)
     if owned.closed:
         return 0
-    until_s = time.monotonic() + PATIENCE_S
-    while any(members_of(owned.run_id)) and time.monotonic() < until_s:
-        time.sleep(POLL_S)
+    # The pipe ends while the kernel still takes the supervisor apart; only then is it gone.
+    wait_while(lambda: owned.in_use, DYING_S)
+    wait_while(lambda: any(members_of(owned.run_id)), PATIENCE_S)
     reaped = reap(run_folder)
     sys.stdout.write(f"{reaped}\n")
     return 1 if reaped.problems else 0

@@ -69,8 +69,8 @@ def started_ticks(pid: int) -> int | None:
     except OSError:
         return None
     # The second field is the command in parentheses and may hold anything, so read behind it.
-    fields = stat[stat.rindex(")") + 2 :].split()
-    return None if fields[0] in {"Z", "X"} else int(fields[19])
+    fields = stat.rpartition(")")[2].split()
+    return None if not fields or fields[0] in {"Z", "X"} else int(fields[19])
 
 
 def identity_of(pid: int) -> Identity | None:
