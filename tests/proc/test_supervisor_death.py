@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from proc.runs import Running, custom, leftovers, running, topology, wait_gone
 
+from milepost.supervisor.cleanup.processes import identity_of
 from milepost.supervisor.cleanup.reaper import StillRunning, reap
+from milepost.supervisor.cleanup.registry import Registry, identity_record
 
 THREE = (
     custom("worker", "worker", "steps = 1000000\nstep_s = 0.05", significant=True)
@@ -148,3 +152,30 @@ def test_a_transient_actor_may_leave(tmp_path: Path) -> None:
         run.until("later-0 ended")
         run.until("step 20")
         assert "later-0" not in run.children()
+
+
+def test_the_janitor_waits_until_the_supervisor_is_really_gone(tmp_path: Path) -> None:
+    """Its pipe ends while the kernel still takes the supervisor apart."""
+    (tmp_path / ".milepost").mkdir()
+    sockets = tmp_path / "milepost-x"
+    sockets.mkdir()
+    with subprocess.Popen(["sleep", "60"]) as dying:
+        identity = identity_of(dying.pid)
+        assert identity is not None
+        Registry(tmp_path).append(
+            {"kind": "run", "run_id": "00ff00ff", "supervisor": identity_record(identity)},
+            {"kind": "folder", "path": str(sockets)},
+        )
+        words = ["-P", "-m", "milepost.supervisor.cleanup.janitor", str(tmp_path)]
+        with subprocess.Popen(
+            [sys.executable, *words], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        ) as janitor:
+            assert janitor.stdin is not None
+            janitor.stdin.close()
+            with pytest.raises(subprocess.TimeoutExpired):
+                janitor.wait(1.0)
+            assert sockets.exists()
+            dying.kill()
+            dying.wait()
+            assert janitor.wait(10) == 0
+    assert not sockets.exists()
