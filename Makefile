@@ -23,7 +23,7 @@ PIP := PYTHONWARNINGS=ignore $(BIN)/python -m pip install --quiet --disable-pip-
 # does not compile is left alone, as pip leaves it.
 COMPILE := $(BIN)/python -m compileall -qq -j 0 $(VENV)/lib || true
 
-.PHONY: quickstart test test-fast lint format bench sim coverage docs wheel install clean
+.PHONY: quickstart test test-fast lint format bench sim coverage docs golden wheel install clean
 .DEFAULT_GOAL := quickstart
 
 quickstart: $(BASE)
@@ -57,7 +57,11 @@ coverage: $(DEV)
 	$(BIN)/pytest tests/unit tests/wire tests/sim --cov --cov-report=term
 
 docs: $(DEV)
-	$(BIN)/python -P tests/docs_tables.py
+	PYTHONPATH=tests $(BIN)/python -P tests/docs_tables.py
+
+# The bytes of every message; only before a release, or with a new protocol version.
+golden: $(DEV)
+	PYTHONPATH=tests $(BIN)/python -P tests/wire/golden.py
 
 wheel: $(DEV)
 	$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir build/wheel .

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import msgspec
 from msgspec import Struct
+from wire import protocol_tables
 
 from milepost.configs.actors import RestartConfig
 from milepost.configs.topology import ActorsConfig, Topology
@@ -151,6 +152,7 @@ def _field_docs(kind: type[Struct]) -> dict[str, str]:
 TABLES: Final = {
     ("operating.md", "checks"): checks_table,
     ("topology.md", "tables"): topology_tables,
+    **protocol_tables.TABLES,
 }
 """(page, name of the place in it) -> what writes it."""
 

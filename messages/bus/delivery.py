@@ -25,12 +25,15 @@ class Kind(IntEnum):
     """What a transmission is for."""
 
     TELL = 0
+    """A message that wants no answer."""
     ASK = 1
+    """A question."""
     REPLY = 2
     """Answers the question that the header's cause names."""
     REFUSED = 3
     """The message that the header's cause names cannot be read here; the body says why."""
     ACK = 4
+    """Says where its side stands, nothing else."""
     PROBE = 5
     """Where do you stand? Answered with ACK, and with answers that did not arrive."""
     SKIP = 6

@@ -34,9 +34,9 @@ def test_the_bytes_of_this_version_have_not_changed_by_accident() -> None:
     """A peer of the same version would misread a changed message.
 
     New field with a default: raise the minor version. Renamed, retyped, removed: the major one.
-    Before a release, and after both: `python -P tests/wire/golden.py`.
+    Before the first release, and after both: `make golden`.
     """
-    assert read(PROTOCOL) == current(), "run python -P tests/wire/golden.py (see its docstring)"
+    assert read(PROTOCOL) == current(), "see tests/wire/golden.py"
 
 
 @pytest.mark.parametrize(("version", "name"), ALL, ids=str)
