@@ -48,7 +48,7 @@ format: $(DEV)
 	$(BIN)/ruff format
 
 bench: $(DEV)
-	$(BIN)/pytest tests/bench -s -p no:faulthandler
+	$(BIN)/pytest tests/bench -s
 
 sim: $(DEV)
 	$(BIN)/pytest tests/sim -s --sim-seed $(SEED)

@@ -89,8 +89,8 @@ def run_topology(topology: Topology, options: Options) -> Exit:
     resume_step = last_checkpoint(folder) if subject.resuming else None
     if topology.model is not None and not topology.model.path:
         resolved = with_checkpoint(topology, topology.model, folder, options)
-        if resolved is None:
-            return Exit.FAILED
+        if isinstance(resolved, Exit):
+            return resolved
         topology = resolved
         again = Subject(topology, subject.machine, None)
         if not holds((each for each in CHECKS if each.stage is Stage.FILES), again, options):
@@ -133,16 +133,17 @@ def unused(folder: Path) -> Path:
 
 def with_checkpoint(
     topology: Topology, model: ModelConfig, folder: Path, options: Options
-) -> Topology | None:
-    """The topology with `model.path` set; None when the run that makes it did not succeed.
+) -> Topology | Exit:
+    """The topology with `model.path` set; or how the run ended that should have made it.
 
     Raises:
         ConfigError: the fresh checkpoint could not be written.
     """
     if model.made_by:
-        path = made_by(model.made_by, folder, options)
-        if path is None:
-            return None
+        made = made_by(model.made_by, folder, options)
+        if isinstance(made, Exit):
+            return made
+        path = made
     else:
         path = folder.absolute() / INITIAL_MODEL
         seed = derive_seed(topology.run.seed, "model", "create")
@@ -154,8 +155,8 @@ def with_checkpoint(
     return msgspec.structs.replace(topology, model=resolved)
 
 
-def made_by(recipe: str, folder: Path, options: Options) -> Path | None:
-    """The checkpoint that `recipe` makes: from the cache, or made now; None when that failed."""
+def made_by(recipe: str, folder: Path, options: Options) -> Path | Exit:
+    """The checkpoint that `recipe` makes, from the cache or made now; or how that ended."""
     warm_up = load_topology(recipe)
     kept = cached_folder(recipe, warm_up)
     if kept.is_dir():
@@ -168,7 +169,7 @@ def made_by(recipe: str, folder: Path, options: Options) -> Path | None:
     code = run_topology(warm_up, Options(out=own, plain=options.plain, json=options.json))
     if code is not Exit.DONE:
         options.say(f"`{recipe}` made no checkpoint, so `{folder}` was not started")
-        return None
+        return code
     step = last_checkpoint(own)
     assert step is not None, "a run that is done has saved its last step"
     keep(checkpoint_folder(own, step) / HUGGING_FACE, kept)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from milepost.configs.actors import TrainerConfig
 from milepost.configs.problem import Problem
 from milepost.configs.run import AlgorithmConfig
-from milepost.supervisor.checks.check import Finding, Subject
+from milepost.supervisor.checks.check import Finding, Note, Subject
 
 
 def sampling_is_recomputable(subject: Subject) -> Iterator[Finding]:
@@ -93,9 +93,11 @@ def optimizer_can_step(subject: Subject) -> Iterator[Finding]:
 def _schedule(trainer: TrainerConfig, steps: int) -> Iterator[Finding]:
     schedule, where = trainer.schedule, "$.actors.trainer.schedule"
     if schedule.warmup_steps >= steps:
-        what = f"warmup_steps = {schedule.warmup_steps} of {steps} optimizer steps in all"
-        remedy = f"lr {trainer.lr} would never be reached; set fewer"
-        yield Problem(what, f"{where}.warmup_steps", remedy)
+        # Somebody tries a few steps of a long recipe: that is allowed.
+        text = (
+            f"{schedule.warmup_steps} of {steps} optimizer steps, so lr {trainer.lr} is not reached"
+        )
+        yield Note(text, f"{where}.warmup_steps")
     if schedule.lr_min > trainer.lr:
         what = f"lr_min = {schedule.lr_min} is above lr = {trainer.lr}"
         yield Problem(what, f"{where}.lr_min", "set it below lr")
