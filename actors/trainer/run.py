@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
@@ -90,7 +91,7 @@ def _core(plan: TrainerPlan, rank: int, workshop: Workshop) -> Trainer | Followe
 def _open_workshop(context: ActorContext) -> Workshop:
     from milepost.actors.trainer.fsdp.workshop import Bench, Workshop
 
-    return Workshop(
+    workshop = Workshop(
         Bench(
             topology=context.topology,
             rank=context.index,
@@ -99,6 +100,10 @@ def _open_workshop(context: ActorContext) -> Workshop:
             resume_step=context.spec.resume_step,
         )
     )
+    # Torch and the model stay for good: keep the collector from walking them during a step.
+    gc.collect()
+    gc.freeze()
+    return workshop
 
 
 def _check(work: CheckBatch) -> object:

@@ -17,7 +17,9 @@ from milepost.messages.shared import FinishReason, SamplingParams, Status, Versi
 from milepost.messages.trajectory import Certificate, Provenance, Trajectory, TurnBoundary
 
 VOCABULARY = 48
-TOKENIZER_HASH = "5eed"
+TOKENIZER = "{}"
+"""Text of the tokenizer.json of the tiny models."""
+TOKENIZER_HASH = xxhash.xxh3_128_hexdigest(TOKENIZER.encode())
 
 
 def trajectory(
@@ -175,6 +177,6 @@ def write_model(folder: Path, *, seed: int = 0, architecture: str = "qwen3", **s
             # Larger than the usual start, so that log-probs differ from a uniform guess.
             torch.nn.init.normal_(parameter, std=0.3) if parameter.ndim > 1 else None
     model.save_pretrained(folder)
-    (folder / "tokenizer.json").write_text("{}", encoding="utf-8")
+    (folder / "tokenizer.json").write_text(TOKENIZER, encoding="utf-8")
     (folder / "chat_template.jinja").write_text("{{ messages }}", encoding="utf-8")
     return folder
