@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
-from torch.nn.functional import embedding, linear, rms_norm, silu
+from torch import Tensor, rms_norm
+from torch.nn.functional import embedding, linear, silu
 
 from milepost.actors.engine.embedded.attention import DecodeGroup, PrefillGroup, attend
 from milepost.actors.engine.embedded.cache import KeyValueCache
@@ -20,7 +20,7 @@ from milepost.actors.engine.embedded.parameters import (
     LayerWeights,
     Parameters,
 )
-from milepost.actors.engine.embedded.rope import rope_table, rotate_
+from milepost.actors.engine.embedded.rope import half_swaps, rope_table, rotate_
 from milepost.actors.engine.embedded.shape import ModelShape
 
 
@@ -57,6 +57,7 @@ class Decoder:
         self._table = rope_table(shape.rope, shape.head_dim, cache.num_positions, dtype).to(device)
         self._is_single = dtype == torch.float32
         self._turning = shape.num_heads + shape.num_kv_heads
+        self._swaps = half_swaps(self._turning, device)
 
     def hidden(
         self, weights: Parameters, batch: Batch, routes: list[Tensor] | None = None
@@ -94,7 +95,7 @@ class Decoder:
         turning = qkv[:, : self._turning * shape.head_dim].view(-1, self._turning, shape.head_dim)
         heads = turning if layer.qk_norm is None else self._head_norm(turning, layer.qk_norm)
         # Back into place, so that keys lie beside values and one write caches both.
-        rotate_(heads, cosine, signed_sine, out=turning)
+        rotate_(heads, cosine, signed_sine, self._swaps, out=turning)
         self._cache.flat[index].index_copy_(
             0, batch.write_index, qkv[:, shape.num_heads * shape.head_dim :]
         )

@@ -232,9 +232,9 @@ class EmbeddedEngine:
         length = token_ids.shape[0]
         if not 1 <= length <= length_max:
             return f"row has {length} tokens, between 1 and {length_max} fit the context"
-        lowest, highest = int(token_ids.min()), int(token_ids.max())
-        if lowest < 0 or highest >= self._vocab_size:
-            bad = lowest if lowest < 0 else highest
+        # Read as unsigned, a negative id is a huge one: one pass finds either.
+        if int(token_ids.view(np.uint32).max()) >= self._vocab_size:
+            bad = token_ids[(token_ids < 0) | (token_ids >= self._vocab_size)][0]
             return f"token id {bad} is outside the vocabulary of {self._vocab_size}"
         return ""
 

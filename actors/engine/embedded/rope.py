@@ -54,17 +54,24 @@ def inverse_frequencies(rope: RopeShape, head_dim: int) -> tuple[Tensor, float]:
             raise ValueError(f"rope type {rope.kind!r} has no frequencies")
 
 
-def rotate_(heads: Tensor, cosine: Tensor, signed_sine: Tensor, out: Tensor) -> None:
-    """Write the rotated `heads` to `out`; they may not overlap.
+def half_swaps(num_heads: int, device: torch.device) -> Tensor:
+    """int64 [2 * num_heads] that exchanges the halves of each head: 1, 0, 3, 2, ..."""
+    return torch.arange(2 * num_heads, device=device).view(-1, 2).flip(1).flatten()
+
+
+def rotate_(heads: Tensor, cosine: Tensor, signed_sine: Tensor, swaps: Tensor, out: Tensor) -> None:
+    """Write the rotated `heads` to `out`, which may be where they lie.
 
     Args:
         heads: [N, heads, head_dim].
         cosine: [N, 1, head_dim].
         signed_sine: [N, 1, head_dim], first half negated.
+        swaps: `half_swaps` of these heads.
         out: as `heads`, any strides.
     """
-    low, high = heads.chunk(2, dim=-1)
-    swapped = torch.cat((high, low), dim=-1)
+    count, num_heads, head_dim = heads.shape
+    halves = heads.reshape(count, 2 * num_heads, head_dim // 2)
+    swapped = halves.index_select(1, swaps).view(count, num_heads, head_dim)
     torch.add(heads * cosine, swapped.mul_(signed_sine), out=out)
 
 
