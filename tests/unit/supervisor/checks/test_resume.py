@@ -1,4 +1,4 @@
-"""A resumed run is the run that it was: same data order, a whole checkpoint, steps left to train."""
+"""A resumed run is the run that it was: same data order, a whole checkpoint, steps left."""
 
 from __future__ import annotations
 
