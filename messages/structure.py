@@ -50,12 +50,12 @@ def check_structure(body: bytes, *, bytes_max: int, depth_max: int, items_max: i
 
 
 def check_depth(value: object, depth_max: int) -> None:
-    """Refuse a plain value nested deeper than the limit.
+    """Refuse a plain value nested deeper than the limit; what is empty does not nest.
 
     Raises:
         ProtocolError: it is.
     """
-    level: list[Any] = [value] if type(value) in _NESTED else []
+    level: list[Any] = [value] if value and type(value) in _NESTED else []
     for _ in range(depth_max):
         if not level:
             return
@@ -63,7 +63,7 @@ def check_depth(value: object, depth_max: int) -> None:
             child
             for one in level
             for child in (one.values() if type(one) is dict else one)
-            if type(child) in _NESTED
+            if child and type(child) in _NESTED
         ]
     if level:
         raise ProtocolError(f"body is nested deeper than {depth_max}, which is the limit")

@@ -1,8 +1,9 @@
 """Golden bytes: what every message of every protocol version looks like on the wire.
 
-`make golden` writes the file of the current version, tests/wire/golden/MAJOR.MINOR.json: for each type the body
-of its example and its buffer frames, in hex. Files of older versions are never written again: they
-are what old peers send. Once a version is released its file only grows by new types.
+`make golden` writes the file of the current version, tests/wire/golden/MAJOR.MINOR.json: for each
+type the body of its example and its buffer frames, in hex. Files of older versions are never
+written again: they are what old peers send. Once a version is released its file only grows by new
+types.
 """
 
 from __future__ import annotations

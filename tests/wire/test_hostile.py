@@ -139,10 +139,10 @@ def test_lengths_that_lie_and_shapes_that_explode_are_refused_before_decoding(
 
 
 def slow_depth(value: object) -> int:
-    if isinstance(value, dict):
-        return 1 + max((slow_depth(one) for one in value.values()), default=0)
-    if isinstance(value, list):
-        return 1 + max(map(slow_depth, value), default=0)
+    if isinstance(value, dict) and value:
+        return 1 + max(slow_depth(one) for one in value.values())
+    if isinstance(value, list) and value:
+        return 1 + max(map(slow_depth, value))
     return 0
 
 
