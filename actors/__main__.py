@@ -9,9 +9,10 @@ import gc
 import os
 import signal
 import sys
+import traceback
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NoReturn
 
 import msgspec
 import uvloop
@@ -39,9 +40,11 @@ ENTRIES: Final[dict[str, str]] = {
 """Kind of actor -> module with `async def run(context)`; other kinds are the user's own."""
 CUSTOM_ENTRY: Final = "milepost.actors.custom"
 CLOSE_S: Final = 2.0
+EXIT_STOPPED: Final = 0
+EXIT_FAILED: Final = 1
 
 
-def main() -> int:
+def main() -> NoReturn:
     """Run one actor until it is stopped; the exit code is 0 only then."""
     tie_to_parent()
     faulthandler.enable()
@@ -49,8 +52,16 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m milepost.actors")
     parser.add_argument("--spec", type=Path, required=True)
     spec = msgspec.json.decode(parser.parse_args().spec.read_bytes(), type=ActorSpec)
-    uvloop.run(_live(spec))
-    return 0
+    code = EXIT_STOPPED
+    try:
+        uvloop.run(_live(spec))
+    except Exception:  # noqa: BLE001 - the top of this process: the log gets the reason
+        traceback.print_exc()
+        code = EXIT_FAILED
+    # Everything is closed. Tearing an interpreter with torch in it down takes seconds, for nothing.
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 async def _live(spec: ActorSpec) -> None:
@@ -90,4 +101,4 @@ async def _greet(spec: ActorSpec, bus: Bus) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

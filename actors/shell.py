@@ -37,6 +37,7 @@ from milepost.messages.bus import Undelivered
 from milepost.messages.supervisor import (
     Begin,
     Heartbeat,
+    PeerRestarted,
     Ready,
     Stacks,
     StacksRequested,
@@ -128,13 +129,22 @@ class Shell:
             match incoming.message:
                 case Begin():
                     self._begin()
+                case PeerRestarted():
+                    # Questions that the dead incarnation took fail now, not at their deadline.
+                    message = incoming.message
+                    self._bus.peer_is_now(message.actor, message.incarnation)
+                    self._meet(incoming)
                 case StacksRequested():
                     self._bus.reply(incoming, Stacks(text=all_stacks()))
-                case _ if self._begun:
-                    self._deliver(incoming)
                 case _:
-                    # A peer began before us; what it says waits until we begin.
-                    self._waiting.append(incoming)
+                    self._meet(incoming)
+
+    def _meet(self, incoming: Incoming) -> None:
+        if self._begun:
+            self._deliver(incoming)
+        else:
+            # A peer began before us; what it says waits until we begin.
+            self._waiting.append(incoming)
 
     def _begin(self) -> None:
         if self._begun:
@@ -155,11 +165,13 @@ class Shell:
         self._cause = 0
 
     def _handle(self, event: Event) -> None:
+        if not isinstance(event, Woken):
+            # A timer alone is no progress: an actor that only polls counts as stalled.
+            self._num_events += 1
         if not self._ended.done():
             self._guarded(lambda now_s: self._core.handle(event, now_s))
 
     def _guarded(self, decide: Callable[[float], list[Effect]]) -> None:
-        self._num_events += 1
         try:
             for effect in decide(time.monotonic()):
                 self._carry_out(effect)
