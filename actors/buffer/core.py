@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from milepost.actors.buffer.batches import Batches
+from milepost.actors.buffer.courier import Courier
 from milepost.actors.buffer.filters import first_reason
 from milepost.actors.buffer.groups import Assembly, StoredGroup, complete_group
 from milepost.actors.buffer.marks import Covered, Fates, Gone, Handed, Mark, Spent
@@ -80,11 +81,16 @@ class Buffer:
     assembling: dict[str, Assembly] = field(default_factory=dict)
     storing: dict[str, StoredGroup] = field(default_factory=dict)
     """Complete, on their way into the journal."""
+    courier: Courier = field(init=False)
     _granted: int = -1
     _after: dict[str, list[Effect]] = field(default_factory=dict)
     """Key of a write -> what is said once it is done (BU-3)."""
     _serial: int = 0
     _draining: Request | None = None
+
+    def __post_init__(self) -> None:
+        """Whoever carries words to the rollout actor asks us what the state is."""
+        self.courier = Courier(self._recovered)
 
     @classmethod
     def of(cls, settings: BufferSettings, fates: Fates, stored: Sequence[StoredGroup]) -> Buffer:
@@ -103,13 +109,15 @@ class Buffer:
 
     def _introduce(self) -> list[Effect]:
         self._granted = -1
+        return [*self.courier.introduce(), *self._grant()]
+
+    def _recovered(self) -> StoreRecovered:
         handed = [name for cut in self.batches.untrained() for name in cut.group_ids]
-        recovered = StoreRecovered(
+        return StoreRecovered(
             stored=(*handed, *self.batches.queue, *self.storing),
             trained=dict(self.fates.trained),
             groups_spent=self.fates.num_spent,
         )
-        return [Tell("rollout", recovered), *self._grant()]
 
     def handle(self, event: Event, now_s: float) -> list[Effect]:
         """The one door."""
@@ -123,9 +131,9 @@ class Buffer:
                 return self._received(source, message, request, now_s)
             case WorkDone(key, _, error):
                 return self._written(key, error)
-            case Unanswered(_, "rollout"):
-                # It missed something: what the store holds, and everything that follows from it,
-                # is said again.
+            case Unanswered(key, "rollout") if self.courier.missed(key):
+                return self._introduce()
+            case Taken(key) if self.courier.taken(key):
                 return self._introduce()
             case Answered() | Unanswered() | Woken() | Taken():
                 return []
@@ -153,7 +161,7 @@ class Buffer:
                 return self._refused(message)
             case CheckpointSaved():
                 effects = self._mark((Covered(version=message.step),), [], covered=True)
-                self.fates.forget()
+                self.fates.forget(keep=set(self.courier.unheard()))
                 return effects
             case VersionPublished():
                 self.batches.published = message.version
@@ -177,7 +185,7 @@ class Buffer:
         if name in self.fates.trained:
             version = self.fates.trained[name]
             trained = GroupsTrained(group_ids=(name,), step=max(0, version - 1), version=version)
-            return [Tell("rollout", trained)]
+            return [self.courier.trained(trained)]
         if name in self.fates.gone:
             return [Tell("rollout", self._dropped(name, self.fates.gone[name]))]
         if self._holds(name):
@@ -307,7 +315,7 @@ class Buffer:
             self.assembling.pop(name, None)
         told = GroupsTrained(group_ids=message.group_ids, step=message.step, version=version)
         spent = Spent(step=message.step, version=version, groups=message.group_ids)
-        return self._mark((spent,), [Tell("rollout", told)])
+        return self._mark((spent,), [self.courier.trained(told)])
 
     def _refused(self, message: GroupsRefused) -> list[Effect]:
         effects: list[Effect] = []

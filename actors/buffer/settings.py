@@ -39,7 +39,8 @@ class BufferSettings:
         """The settings of this topology.
 
         Raises:
-            ValueError: the buffer is smaller than one batch, or paces without a limit.
+            ValueError: the buffer is smaller than one batch, paces without a limit, or would be
+                started again without a journal.
             FilterError: a filter cannot be used.
         """
         buffer, algorithm = topology.actors.buffer, topology.algorithm
@@ -49,6 +50,12 @@ class BufferSettings:
             raise ValueError(
                 f"actors.buffer.groups_max is {buffer.groups_max}, less than one batch of "
                 f"algorithm.prompts_per_step = {groups_per_step}: raise it to that or more"
+            )
+        if not buffer.journal and buffer.restart.policy != "temporary":
+            raise ValueError(
+                f"actors.buffer.restart.policy is `{buffer.restart.policy}` and "
+                f"actors.buffer.journal is off: a restarted buffer could not tell what is being "
+                f"trained; keep the journal, or let the run stop (`temporary`)"
             )
         imports = algorithm.estimator == "sft"
         return cls(

@@ -23,6 +23,8 @@ class Faults:
     block: float = 0.0
     """Chance that one link carries nothing for `block_s`; deadlines of what is on it pass."""
     block_s: float = 70.0
+    blocks: int = 1_000_000
+    """Most of them, as for delays."""
     death: float = 0.0
     deaths: int = 0
     """Most deaths of single actors."""
@@ -48,13 +50,15 @@ def swarm(random: Random) -> Faults:
     resumes = random.choice((0, 0, 1, 2))
     kinds = tuple(kind for kind in MORTAL if random.random() < 0.6) or MORTAL
     delay_s = random.choice((0.3, 2.0, 20.0, 700.0))
+    block_s = random.choice((5.0, 70.0))
     return Faults(
-        failures=sometimes(0.4),
+        failures=sometimes(0.25),
         delay=sometimes(0.2),
         delay_s=delay_s,
         delays=2 if delay_s > 10.0 else 1_000_000,
         block=sometimes(0.01),
-        block_s=random.choice((5.0, 70.0)),
+        block_s=block_s,
+        blocks=2 if block_s > 60.0 else 1_000_000,
         death=0.01 if deaths else 0.0,
         deaths=deaths,
         mortal=kinds,

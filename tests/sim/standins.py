@@ -207,6 +207,7 @@ class Session(Scripted):
 
     name: str
     engines: tuple[str, ...]
+    version: int = 0
     rows: dict[str, _Row] = field(default_factory=dict)
     _chats: dict[str, tuple[str, int, Request]] = field(default_factory=dict)
     _finishing: dict[str, tuple[Request, FinishTrajectory]] = field(default_factory=dict)
@@ -280,7 +281,9 @@ class Session(Scripted):
             case Drain():
                 assert request is not None
                 return [Reply(request, Drained(actor=self.name))]
-            case VersionPublished() | PeerRestarted():
+            case VersionPublished():
+                self.version = max(self.version, message.version)
+            case PeerRestarted():
                 pass
             case _:
                 raise TypeError(f"{self.name} was told {message} by {source}")
@@ -298,6 +301,7 @@ class Session(Scripted):
             session_id=trajectory_id,
             token_ids=Bulk("int32", (0,), b""),
             sampling=SamplingParams(),
+            version_min=self.version,
         )
         return Ask(engine, generate, key)
 
@@ -367,9 +371,9 @@ class Engine(Scripted):
 
     def handle(self, event: Event, now_s: float) -> list[Effect]:
         match event:
-            case Received(_, Generate(), request):
+            case Received(_, Generate() as message, request):
                 assert request is not None
-                if self.version is None:
+                if self.version is None or self.version < message.version_min:
                     refused = GenerateRefused(request_id="", reason="no version yet", retry=True)
                     return [Reply(request, refused)]
                 self._serial += 1

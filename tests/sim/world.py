@@ -109,9 +109,11 @@ class World:
     _deaths_left: int = 0
     _resumes_left: int = 0
     _delays_left: int = 0
+    _blocks_left: int = 0
 
     def __post_init__(self) -> None:
         self._deaths_left = self.faults.deaths
+        self._blocks_left = self.faults.blocks if self.faults.block else 0
         self._delays_left = self.faults.delays if self.faults.delay else 0
         self._resumes_left = self.faults.resumes
         self.watch = Watch(self.topology)
@@ -190,11 +192,12 @@ class World:
                 for name, group in disk.groups.items()
                 if group.versions is None or group.versions.newest <= version
             }
+        handed = {name for each in disk.fates.handed.values() for name in each.groups}
         stored = [
             group
             for name, group in disk.groups.items()
             if name not in disk.fates.trained and name not in disk.fates.gone
-        ]
+        ][: settings.groups_max + len(handed)]
         return self.variant.buffer(settings, deepcopy(disk.fates), stored)
 
     def _trainer(self, rank: int) -> Trainer:
@@ -256,7 +259,8 @@ class World:
         if self._delays_left and chooser.chance(faults.delay):
             self._delays_left -= 1
             network.jump(faults.delay_s)
-        if faults.block and chooser.chance(faults.block):
+        if self._blocks_left and chooser.chance(faults.block):
+            self._blocks_left -= 1
             pairs = sorted(network.links)
             if pairs:
                 pair = pairs[chooser.pick(len(pairs))]
@@ -265,7 +269,7 @@ class World:
             mortals = [
                 name
                 for name in network.actors
-                if name.partition("-")[0] in faults.mortal and network.actors[name].core is not None
+                if name.partition("-")[0] in self._mortal() and network.actors[name].core is not None
             ]
             if mortals:
                 self._deaths_left -= 1
@@ -274,6 +278,13 @@ class World:
             self._resumes_left -= 1
             saved = self.disk.checkpoint
             self._begin(resume_version=saved.version if saved else 0)
+
+    def _mortal(self) -> tuple[str, ...]:
+        """A buffer without a journal is never started again within a run: its settings refuse."""
+        buffer = self.topology.actors.buffer
+        assert buffer is not None
+        kinds = self.faults.mortal
+        return kinds if buffer.journal else tuple(kind for kind in kinds if kind != "buffer")
 
     def _kill(self, name: str) -> None:
         network = self.network
