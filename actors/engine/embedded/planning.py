@@ -83,7 +83,11 @@ class Planner:
         self._scheduler, self._cache = scheduler, cache
         self._prefill_tokens_max = prefill_tokens_max
         self._row_starts = np.arange(scheduler.rows.slots) * cache.num_positions
-        self._views: tuple[int, int, int] = (0, 0, 0)
+        self._places = torch.arange(cache.num_positions, device=cache.device)
+        self._hidden, self._seen = torch.tensor(
+            [float("-inf"), 0.0], dtype=cache.values.dtype, device=cache.device
+        ).unbind(0)
+        self._in_use = (0, 0, 0)
         self._keys: tuple[Tensor, ...] = ()
         self._values: tuple[Tensor, ...] = ()
 
@@ -101,11 +105,11 @@ class Planner:
         for chunk in chunks:
             _fill_chunk(columns, chunk, self._cache.num_positions)
         ids, positions, write_index = torch.from_numpy(columns).to(self._cache.device).unbind(0)
-        decode = None
-        if window:
-            decode = self._decode_group(decoding, first, positions[:window])
-        pieces = _cut_pieces(chunks)
-        prefill = tuple(_group(group, self._cache) for group in _group_pieces(pieces))
+        decode = self._decode_group(first, positions[:window]) if window else None
+        prefill: tuple[PrefillGroup, ...] = ()
+        if chunks:
+            groups = _group_pieces(_cut_pieces(chunks))
+            prefill = tuple(_group(group, self._cache) for group in groups)
         return Plan(Batch(ids, positions, write_index, decode, prefill), decoding, first, chunks)
 
     def _window(self, decoding: NDArray[np.int64]) -> tuple[int, int]:
@@ -146,18 +150,21 @@ class Planner:
         columns[1] = np.where(rows.decoding[window], rows.kv_length[window], unread)
         np.add(self._row_starts[window], columns[1], out=columns[2])
 
-    def _decode_group(
-        self, decoding: NDArray[np.int64], first: int, positions: Tensor
-    ) -> DecodeGroup:
-        longest = int(self._scheduler.rows.kv_length[decoding].max()) + 1 if decoding.size else 1
+    def _decode_group(self, first: int, positions: Tensor) -> DecodeGroup:
+        scheduler = self._scheduler
+        longest = 1
+        if scheduler.decoding.size:
+            longest = int(scheduler.rows.kv_length[scheduler.where].max()) + 1
         length = min(-(-longest // _LENGTH_STEP) * _LENGTH_STEP, self._cache.num_positions)
-        views = (first, positions.shape[0], length)
-        if views != self._views:
-            in_use = self._cache.values[:, first : first + views[1], :length]
-            keys, values = in_use.transpose(2, 4).unbind(3)
-            self._views, self._keys, self._values = views, keys.unbind(0), values.unbind(0)
-        bias = causal_bias(positions[:, None], length, self._cache.values.dtype)
-        return DecodeGroup(self._keys, self._values, bias)
+        in_use = (first, positions.shape[0], length)
+        if in_use != self._in_use:
+            rows = self._cache.values[:, first : first + in_use[1], :length]
+            keys, values = rows.transpose(2, 4).unbind(3)
+            self._in_use, self._keys, self._values = in_use, keys.unbind(0), values.unbind(0)
+        is_later = self._places[:length] > positions.view(-1, 1, 1, 1)
+        return DecodeGroup(
+            self._keys, self._values, torch.where(is_later, self._hidden, self._seen)
+        )
 
 
 def _fill_chunk(columns: NDArray[np.int64], chunk: Chunk, num_positions: int) -> None:

@@ -36,6 +36,8 @@ class Cohort:
 
     Attributes:
         rows: int64 [M].
+        where: the same rows for indexing: a slice where they lie side by side.
+        starts: int64 [M], where each row begins in the flattened tokens.
         sampler: how they sample.
         keys: uint64 [M], of their random streams.
         stops: int64 [M, S] stop ids, -1 where there are fewer.
@@ -43,6 +45,8 @@ class Cohort:
     """
 
     rows: NDArray[np.int64]
+    where: slice | NDArray[np.int64]
+    starts: NDArray[np.int64]
     sampler: SamplerRows
     keys: NDArray[np.uint64]
     stops: NDArray[np.int64]
@@ -85,6 +89,7 @@ class Rows:
         self.slots, self.context_tokens, self.vocab_size = slots, context_tokens, vocab_size
         self.tokens = np.zeros((slots, context_tokens + 1), np.int32)
         self.logprobs = np.zeros((slots, context_tokens + 1), np.float32)
+        self._flat_tokens, self._flat_logprobs = self.tokens.ravel(), self.logprobs.ravel()
         self.known = np.zeros(slots, np.int64)
         self.kv_length = np.zeros(slots, np.int64)
         self.serial = np.full(slots, NOT_REUSABLE, np.int64)
@@ -202,19 +207,21 @@ class Rows:
             min_p=column(self._min_p[rows[cut]]),
             num_top=int(self._num_top[rows].max()),
         )
-        return Cohort(rows, sampler, self._key[rows], self._stops[rows], self.end[rows])
+        starts = rows * (self.context_tokens + 1)
+        keys, stops, ends = self._key[rows], self._stops[rows], self.end[rows]
+        return Cohort(rows, side_by_side(rows), starts, sampler, keys, stops, ends)
 
     def uniforms(self, cohort: Cohort) -> NDArray[np.float64]:
         """Random numbers of the tokens that follow the keys and values of these rows."""
-        return uniforms(cohort.keys, self.kv_length[cohort.rows])
+        return uniforms(cohort.keys, self.kv_length[cohort.where])
 
     def append(self, cohort: Cohort, sampled: Sampled) -> NDArray[np.bool_]:
         """Append one sampled token to each row; True where that ends the reply."""
-        rows, ids = cohort.rows, sampled.ids
-        positions = self.kv_length[rows]
-        self.tokens[rows, positions] = ids
-        self.logprobs[rows, positions] = sampled.logprobs
-        self.current[rows] = ids
+        ids, positions = sampled.ids, self.kv_length[cohort.where]
+        places = cohort.starts + positions
+        self._flat_tokens[places] = ids
+        self._flat_logprobs[places] = sampled.logprobs
+        self.current[cohort.where] = ids
         is_full: NDArray[np.bool_] = positions + 1 >= cohort.ends
         is_nan: NDArray[np.bool_] = np.isnan(sampled.logprobs)
         over: NDArray[np.bool_] = is_full | is_nan | cohort.is_stop(ids)
@@ -270,3 +277,10 @@ class Rows:
             self._num_top,
             self._stops,
         )
+
+
+def side_by_side(rows: NDArray[np.int64]) -> slice | NDArray[np.int64]:
+    """The slice that takes exactly these ascending rows, or the rows themselves."""
+    if rows.size and int(rows[-1]) - int(rows[0]) + 1 == rows.size and (np.diff(rows) == 1).all():
+        return slice(int(rows[0]), int(rows[-1]) + 1)
+    return rows

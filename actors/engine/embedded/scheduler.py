@@ -14,7 +14,7 @@ import numpy as np
 
 from milepost.actors.engine.embedded.cache import KeyValueCache
 from milepost.actors.engine.embedded.prefixes import Prefix, find_prefix
-from milepost.actors.engine.embedded.rows import NOT_REUSABLE, Rows
+from milepost.actors.engine.embedded.rows import NOT_REUSABLE, Rows, side_by_side
 from milepost.actors.engine.embedded.sequences import Reply, ScoredRow, Sequence
 
 if TYPE_CHECKING:
@@ -39,6 +39,7 @@ class Scheduler:
         waiting: in the order of arrival; retracted sequences first.
         prefilling: sequences in rows, in the order they were placed.
         decoding: rows that decode, ascending; another array whenever they change.
+        where: the same rows for indexing: a slice where they lie side by side.
         prefix_tokens: prompt tokens that were not computed again.
         evictions: prefixes that were given up for another sequence.
     """
@@ -49,6 +50,7 @@ class Scheduler:
         self.waiting: deque[Sequence] = deque()
         self.prefilling: list[Sequence] = []
         self.decoding: NDArray[np.int64] = np.empty(0, np.int64)
+        self.where: slice | NDArray[np.int64] = self.decoding
         self.prefix_tokens = 0
         self.evictions = 0
 
@@ -173,7 +175,7 @@ class Scheduler:
             else:
                 self.rows.swap(high, int(between[0]), self._cache)
             decoding = np.flatnonzero(self.rows.decoding)
-        self.decoding = decoding
+        self.decoding, self.where = decoding, side_by_side(decoding)
 
 
 def _num_holes(decoding: NDArray[np.int64]) -> int:

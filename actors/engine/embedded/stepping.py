@@ -91,7 +91,7 @@ class Stepper:
                 assert isinstance(sequence, Reply), f"{type(sequence).__name__} cannot decode"
                 ready.append(sequence)
                 last_tokens.append(chunk.offset + chunk.end - chunk.start - 1)
-        self._rows.kv_length[plan.decoding] += 1
+        self._rows.kv_length[self._scheduler.where] += 1
         if ready or plan.decoding.size:
             picked = plan.decoding - plan.first_row
             if ready:
