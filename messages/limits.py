@@ -22,6 +22,8 @@ class BusLimits:
     """Messages received and not yet taken, of all links; above it the socket is not read."""
     shared_memory_above_bytes: int = 1 << 20
     """Bulk of one message beyond this goes through shared memory to a peer on this host."""
+    window_bytes: int = 1 << 30
+    """Bytes of one link sent and not yet taken. One message may always go, however large."""
     items_max: int = 1 << 20
     """Values in one body: bounds the memory that a small body can grow to when decoded."""
     inline_bytes_max: int = 1024

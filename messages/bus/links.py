@@ -62,11 +62,20 @@ class Links:
         if encoded is None or (encoded.buffers and packing.shares(encoded)):
             local = self._host.transport.is_local(to)
             if encoded is None or local:
-                self._aside.start(self._pack_aside(link, sent, message, encoded, local=local))
-                encoded = None
+                sent.start = partial(self._start, link, sent, message, encoded, local=local)
+                sent.num_bytes = encoded.num_bytes if encoded is not None else 0
+                link.submit(sent)
+                return future
+        if encoded.buffers:
+            sent.num_bytes = encoded.num_bytes
         sent.encoded = encoded
         link.submit(sent)
         return future
+
+    def _start(
+        self, link: Outbound, sent: Sent, message: Message, encoded: Encoded | None, *, local: bool
+    ) -> None:
+        self._aside.start(self._pack_aside(link, sent, message, encoded, local=local))
 
     async def _pack_aside(
         self, link: Outbound, sent: Sent, message: Message, encoded: Encoded | None, *, local: bool

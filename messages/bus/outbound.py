@@ -50,6 +50,7 @@ class Outbound:
         self.problem = "no connection yet"
         self._last_probe = host.clock()
         self._next_sequence = 1
+        self._unacked_bytes = 0
         self._received_by_peer = 0
         self._replies_received = 0
         self._reply_acks = 0
@@ -69,11 +70,7 @@ class Outbound:
         limits = self.host.limits
         if sent.is_ask:
             self.asks[sent.id] = sent
-        if (
-            sent.encoded is not None
-            and not self.waiting
-            and len(self.unacked) < limits.window_messages
-        ):
+        if sent.encoded is not None and not self.waiting and self._has_room(sent):
             self._transmit(sent)
         elif len(self.waiting) >= limits.outbox_messages_max:
             self._fail(sent, f"not sent: {len(self.waiting)} messages wait for {self.peer} already")
@@ -81,6 +78,7 @@ class Outbound:
         else:
             self.waiting.append(sent)
             self.peak = max(self.peak, len(self.waiting))
+            self.pump()
         self._due(min(sent.deadline, sent.created + limits.probe_s))
 
     def _due(self, due: float) -> None:
@@ -91,9 +89,23 @@ class Outbound:
     def pump(self) -> None:
         """Send what waits, as far as the window allows."""
         waiting = self.waiting
-        window = self.host.limits.window_messages
-        while waiting and len(self.unacked) < window and waiting[0].encoded is not None:
+        while waiting and self._has_room(waiting[0]):
+            head = waiting[0]
+            if head.encoded is None:
+                if head.start is not None:
+                    head.start()
+                    head.start = None
+                return
             self._transmit(waiting.popleft())
+
+    def _has_room(self, sent: Sent) -> bool:
+        if not self.unacked:
+            return True
+        limits = self.host.limits
+        return (
+            len(self.unacked) < limits.window_messages
+            and self._unacked_bytes + sent.num_bytes <= limits.window_bytes
+        )
 
     def give_up(self, sent: Sent) -> None:
         """This message, not sent yet, will never have frames; its future is done."""
@@ -111,6 +123,7 @@ class Outbound:
         header = self.host.header(sent.type, sent.id, sent.cause, sent.sequence)
         sent.frames = (header, *encoded.frames())
         self.unacked.append(sent)
+        self._unacked_bytes += sent.num_bytes
         self.num_sent += 1
         self._put(sent, self.host.clock())
 
@@ -225,6 +238,7 @@ class Outbound:
             return
         while unacked and unacked[0].sequence <= taken:
             sent = unacked.popleft()
+            self._unacked_bytes -= sent.num_bytes
             sent.settled(taken=True)
             if sent.kind is Kind.TELL and not sent.future.done():
                 sent.future.set_result(None)
@@ -290,11 +304,12 @@ class Outbound:
         self._due(min(dues))
 
     def _expire(self, now: float) -> None:
-        late = [one for one in self.waiting if one.is_over(now)]
-        for sent in late:
+        unsent = [one for one in self.waiting if one.is_over(now)]
+        for sent in unsent:
             self.waiting.remove(sent)
-        late += [one for one in self.unacked if one.kind is not Kind.SKIP and one.is_over(now)]
-        late += [one for one in self.asks.values() if one.is_over(now)]
+        sent_late = (one for one in self.unacked if one.kind is not Kind.SKIP and one.is_over(now))
+        unanswered = (one for one in self.asks.values() if one.is_over(now))
+        late = list(dict.fromkeys((*unsent, *sent_late, *unanswered)))
         for sent in late:
             self._fail(sent, self._state_of(sent, now))
             sent.settled(taken=False)

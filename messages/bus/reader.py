@@ -130,8 +130,14 @@ class Reader:
 
     def pause(self, paused: bool) -> None:  # noqa: FBT001
         """Leave everything in ZeroMQ, or go on reading."""
+        if paused == self._paused or self._closed:
+            return
         self._paused = paused
-        if not paused:
+        if paused:
+            # Its descriptor stays readable: watching it would turn the loop for nothing.
+            self._loop.remove_reader(self._descriptor)
+        else:
+            self._loop.add_reader(self._descriptor, self._read)
             self._look()
 
     def close(self, linger_s: float) -> None:

@@ -25,9 +25,11 @@ class Sent:
         "id",
         "is_ask",
         "kind",
+        "num_bytes",
         "sent_at",
         "sequence",
         "settle",
+        "start",
         "type",
     )
 
@@ -50,7 +52,10 @@ class Sent:
         self.created = created
         self.deadline = deadline
         self.encoded: Encoded | None = None
-        """None while it is packed on another thread; nothing behind it is sent before."""
+        """None until it is packed; nothing behind it is sent before."""
+        self.start: Callable[[], None] | None = None
+        """Begins to pack it on another thread, when there is room for it in the window."""
+        self.num_bytes = 0
         self.frames: Frames = ()
         self.sequence = 0
         self.sent_at = 0.0

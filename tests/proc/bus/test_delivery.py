@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from proc.bus.harness import LIMITS, World, collect, ended, number_of, numbered, serve, until
@@ -14,6 +15,7 @@ from milepost.messages.bus import (
     Unanswered,
     Undelivered,
 )
+from milepost.messages.bus.reader import Reader
 from milepost.messages.supervisor import Begin, Stacks, StacksRequested
 
 
@@ -225,3 +227,33 @@ async def test_the_statistics_can_be_written_down(world: World) -> None:
     assert plain["links"][0]["failed"] == 1
     assert plain["links"][0]["silence_s"] == -1.0
     assert isinstance(a, Bus)
+
+
+async def test_a_full_inbox_does_not_turn_the_loop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A socket that is not read stays readable: watching it would burn a core."""
+    reads = 0
+    read = Reader._read
+
+    def counted(reader: Reader) -> None:
+        nonlocal reads
+        reads += 1
+        read(reader)
+
+    monkeypatch.setattr(Reader, "_read", counted)
+    world = World("zeromq", tmp_path)
+    limits = replace(LIMITS, inbox_messages_max=4, probe_s=60)
+    a, b = await world.bus("a", limits=limits), await world.bus("b", limits=limits)
+    told = [a.tell("b", numbered(i), deadline_s=10) for i in range(20)]
+    await until(lambda: b.statistics().mailbox.paused, "a full inbox")
+    reads = 0
+    turns = 0
+    while turns < 500:
+        turns += 1
+        await asyncio.sleep(0)
+    assert reads < 20
+    taken = [number_of(await b.receive()) for _ in range(20)]
+    assert taken == list(range(20))
+    await asyncio.gather(*told)
+    await world.close()

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
-from proc.bus.harness import World, collect, ended, numbered, serve, until
+from proc.bus.harness import LIMITS, World, collect, ended, numbered, serve, until
 
 from milepost.messages.bulk import Bulk
 from milepost.messages.bus import (
@@ -110,3 +111,17 @@ async def test_a_large_body_is_decoded_in_order_too(world: World) -> None:
     answer = await a.ask("b", StacksRequested(), deadline_s=10)
     assert answer.message == Stacks(text="y" * (2 << 20))
     await ended(server)
+
+
+async def test_the_bytes_under_way_are_bounded_too(world: World) -> None:
+    """A window of messages may be a gigabyte each: those that wait are not even copied yet."""
+    limits = replace(LIMITS, window_bytes=5 << 20)
+    a, b = await world.bus("a", limits=limits), await world.bus("b", limits=limits)
+    told = [a.tell("b", bucket(2 << 20), deadline_s=10) for _ in range(6)]
+    told.append(a.tell("b", bucket(8 << 20), deadline_s=10))
+    await until(lambda: b.statistics().mailbox.depth == 2, "two of them")
+    assert a.statistics().links[0].depth == 5
+    assert len(segments()) == 2
+    got = [len((await b.receive()).message.tensors[0].data) for _ in range(7)]  # type: ignore[attr-defined]
+    await asyncio.gather(*told)
+    assert got == [2 << 20] * 6 + [8 << 20]
