@@ -17,7 +17,18 @@ import numpy as np
 import pytest
 import torch
 from bench.engine_loop import StaticLoop, quick_start_config
-from unit.engine.kit import drain, order, publish, random_weights, score, serving
+from unit.engine.kit import (
+    drain,
+    manifest,
+    order,
+    publish,
+    random_row,
+    random_weights,
+    score,
+    serving,
+    step,
+)
+from unit.engine.kit import make_engine as kit_engine
 
 from milepost.actors.engine.embedded.engine import EmbeddedEngine
 from milepost.actors.engine.embedded.shape import ModelShape, shape_from_config
@@ -175,3 +186,49 @@ def test_turns_of_many_sessions(shape: ModelShape) -> None:
         f"{best_s / 256 * 1e6:.0f} us a turn, {cached / 256:.0f} prompt tokens of each were cached"
     )
     assert cached / 256 > 40
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_speed_of_a_small_real_shape_on_a_gpu() -> None:
+    """Qwen3-0.6B's shape with random weights: printed, for the notes."""
+    shape = shape_from_config(
+        {
+            "model_type": "qwen3",
+            "vocab_size": 151936,
+            "hidden_size": 1024,
+            "num_hidden_layers": 28,
+            "num_attention_heads": 16,
+            "num_key_value_heads": 8,
+            "head_dim": 128,
+            "intermediate_size": 3072,
+            "max_position_embeddings": 40960,
+            "tie_word_embeddings": True,
+            "rope_parameters": {"rope_type": "default", "rope_theta": 1000000.0},
+        }
+    )
+    engine = kit_engine(
+        shape, dtype=torch.bfloat16, device=torch.device("cuda"), slots=128, running_max=128,
+        context_tokens=2048, prefill_tokens_max=16384,
+    )  # fmt: skip
+    engine.staging.open(manifest(shape, torch.bfloat16))
+    staged = engine.staging._open
+    assert staged is not None
+    for spec in manifest(shape, torch.bfloat16):
+        window = staged._windows[spec.name]
+        window.normal_(0, 0.02) if len(spec.shape) > 1 else window.fill_(1.0)
+        engine.staging._missing.discard(spec.name)
+    engine.switch(0, PauseMode.RETRACT)
+    for batch in (1, 32, 128):
+        for repeat in range(2):
+            for n in range(batch):
+                row = random_row(n + repeat * 1000, 512, 151936)
+                engine.generate(order(f"{repeat}.{n}", row, tokens_max=64, seed=n))
+            torch.cuda.synchronize()
+            started_s = time.perf_counter()
+            step(engine)
+            prefill_s = time.perf_counter() - started_s
+            while engine.has_work():
+                step(engine)
+            decode_s = time.perf_counter() - started_s - prefill_s
+        speed = batch * 63 / decode_s
+        print(f"\nbatch {batch}: first step {prefill_s * 1e3:.0f} ms, decode {speed:.0f} tok/s")
