@@ -128,6 +128,6 @@ class TrackingConfig(Config, kw_only=True):
 
     tensorboard: bool = True
     wandb_project: str = ""
-    """Not empty: a process beside the run follows metrics.jsonl into this Weights & Biases project."""
+    """Not empty: a process beside the run follows metrics.jsonl into this project of W&B."""
     mlflow_uri: str = ""
     """Not empty: the same for the MLflow server at this address."""
