@@ -25,6 +25,7 @@ from milepost.supervisor.checks.machine import (
     machine_has_room,
     python_asserts,
     sockets_fit,
+    trackers_are_installed,
     versions_are_tested,
 )
 from milepost.supervisor.checks.parts import parts_are_known
@@ -70,6 +71,7 @@ CHECKS: Final = (
     # what it names on this machine, and what this machine has
     Check("assertions are on", FILES, python_asserts),
     Check("installed versions are the tested ones", FILES, versions_are_tested),
+    Check("the trackers that are asked for are installed", FILES, trackers_are_installed),
     Check("the run folder is new, or this is a resume", FILES, folder_is_ready),
     Check("a resumed run goes on from a checkpoint of its own", FILES, resume_goes_on),
     Check("the starting checkpoint is complete and of a known kind", FILES, checkpoint_is_complete),

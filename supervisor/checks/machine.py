@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Final
 import psutil
 from packaging.requirements import Requirement
 
-from milepost.configs.problem import Problem
+from milepost.configs.problem import ConfigError, Problem
 from milepost.supervisor.cleanup.reaper import FOLDER_PREFIX
+from milepost.supervisor.recording.tracker import trackers_of
 from milepost.supervisor.sockets import endpoint
 
 if TYPE_CHECKING:
@@ -114,6 +115,14 @@ def versions_are_tested(subject: Subject) -> Iterator[Finding]:
         elif not requirement.specifier.contains(installed, prereleases=True):
             what = f"{requirement.name} {installed} is installed, not {requirement.specifier}"
             yield Problem(what, text, f'pip install "{text}"')
+
+
+def trackers_are_installed(subject: Subject) -> Iterator[Finding]:
+    """A run whose metrics never reach the service that somebody watches."""
+    try:
+        trackers_of(subject.topology.tracking)
+    except ConfigError as error:
+        yield from error.problems
 
 
 def folder_is_ready(subject: Subject) -> Iterator[Finding]:

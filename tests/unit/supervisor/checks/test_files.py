@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from milepost.supervisor.checks.machine import (
     machine_has_room,
     python_asserts,
     sockets_fit,
+    trackers_are_installed,
     versions_are_tested,
 )
 
@@ -169,6 +171,14 @@ def test_a_long_temporary_folder_is_told_before_a_socket_fails() -> None:
     assert "has 108 bytes, the system takes 107" in problem
     fits = replace(MACHINE, temporary_folder="/" + "t" * 76)
     assert told(list(sockets_fit(subject(fits, **tables)))) == []
+
+
+def test_a_tracker_that_is_not_installed_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert told(list(trackers_are_installed(subject()))) == []
+    # None in its place is how Python says that a module cannot be found.
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    wanted = subject(tracking={"wandb_project": "mine"})
+    assert told(list(trackers_are_installed(wanted))) == ["wandb is not installed"]
 
 
 def test_assertions_that_are_off_are_told() -> None:
