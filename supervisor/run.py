@@ -17,7 +17,7 @@ import msgspec
 
 from milepost.configs.topology import Topology
 from milepost.messages.bus import Bus, BusLimits
-from milepost.messages.bus.shared_memory import segment_prefix
+from milepost.messages.bus.borrowing import segment_prefix
 from milepost.messages.schema import fingerprint
 from milepost.messages.supervisor import EventReported
 from milepost.supervisor.attach import Door

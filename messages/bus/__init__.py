@@ -1,9 +1,9 @@
 """The message bus: mailboxes, links, acknowledgements, credits."""
 
+from milepost.messages.bus.borrowing import segment_prefix
 from milepost.messages.bus.bus import Bus
 from milepost.messages.bus.curve import new_keys
 from milepost.messages.bus.incoming import Incoming
-from milepost.messages.bus.shared_memory import segment_prefix
 from milepost.messages.bus.statistics import (
     BusStatistics,
     LinkStatistics,

@@ -39,6 +39,20 @@ _release.restype = None
 _SIMPLE = 0
 
 
+def offset_in(whole: mmap.mmap, part: memoryview) -> int:
+    """Where in `whole` the view `part` of it begins, in bytes."""
+    outer, inner = _PyBuffer(), _PyBuffer()
+    _get(whole, ctypes.byref(outer), _SIMPLE)
+    try:
+        _get(part, ctypes.byref(inner), _SIMPLE)
+        try:
+            return int(inner.buf - outer.buf)
+        finally:
+            _release(ctypes.byref(inner))
+    finally:
+        _release(ctypes.byref(outer))
+
+
 def copy_unlocked(target: mmap.mmap, offset: int, source: memoryview) -> None:
     """Copy all of `source` (contiguous) to `target[offset:]`.
 

@@ -13,8 +13,9 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
+from milepost.messages.bus.borrowing import Borrower
+from milepost.messages.bus.lending import Lender, Loan
 from milepost.messages.bus.returning import Origin
-from milepost.messages.bus.shared_memory import Borrower, Lender, Loan
 from milepost.messages.bus.transport import Frames
 from milepost.messages.codec import Codec
 from milepost.messages.control import NotUnderstood
@@ -26,6 +27,8 @@ from milepost.messages.shared import Message
 
 OFF_LOOP_BYTES: Final = 1 << 20
 """Larger bodies are packed and unpacked on a worker thread."""
+SEGMENT_MARK: Final = b"\xa7segment"
+"""What a body that refers to shared memory contains: the packed key."""
 
 
 class Packing:
@@ -152,13 +155,12 @@ class Packing:
             ProtocolError: it cannot be read here, with the reason.
         """
         self._check(header)
-        return self._codec.decode(
-            header.type,
-            bytes(frames[0]),
-            frames[1:],
-            version=(header.major, header.minor),
-            opener=self.borrower.opener(origin),
-        )
+        version = (header.major, header.minor)
+        body, buffers = bytes(frames[0]), frames[1:]
+        if SEGMENT_MARK not in body:
+            return self._codec.decode(header.type, body, buffers, version=version)
+        with self.borrower.reading(origin) as opener:
+            return self._codec.decode(header.type, body, buffers, version=version, opener=opener)
 
     def _check(self, header: Header) -> None:
         if header.major != PROTOCOL[0]:

@@ -33,7 +33,7 @@ from bench.bus_peer import BODY, HEADER, addresses
 
 from milepost.messages.bulk import Bulk
 from milepost.messages.bus import Bus
-from milepost.messages.bus.shared_memory import FOLDER
+from milepost.messages.bus.borrowing import FOLDER
 from milepost.messages.engine import EpochAnswer, WeightBucket
 from milepost.messages.shared import Message
 

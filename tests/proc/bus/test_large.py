@@ -13,7 +13,7 @@ from milepost.messages.bus import (
     Incoming,
     segment_prefix,
 )
-from milepost.messages.bus.shared_memory import FOLDER
+from milepost.messages.bus.borrowing import FOLDER
 from milepost.messages.engine import EpochAnswer, WeightBucket
 from milepost.messages.supervisor import Begin, EventReported, Stacks, StacksRequested
 
@@ -125,3 +125,22 @@ async def test_the_bytes_under_way_are_bounded_too(world: World) -> None:
     got = [len((await b.receive()).message.tensors[0].data) for _ in range(7)]  # type: ignore[attr-defined]
     await asyncio.gather(*told)
     assert got == [2 << 20] * 6 + [8 << 20]
+
+
+async def test_what_came_in_shared_memory_is_sent_on_in_place(world: World) -> None:
+    """From the trainer over the publisher to the engines there is one copy of the weights."""
+    a, b, c = [await world.bus(name) for name in "abc"]
+    message = bucket(1 << 21, 1 << 20)
+    told = a.tell("b", message, deadline_s=10)
+    between = (await b.receive()).message
+    await told
+    on = b.tell("c", between, deadline_s=10)
+    del between
+    final = (await c.receive()).message
+    await on
+    assert b.statistics().memory.segments_bytes == 0
+    assert len({(FOLDER / name).stat().st_ino for name in segments()}) == 1
+    await a.close(deadline_s=1)
+    await b.close(deadline_s=1)
+    assert final == message
+    assert segments() == []

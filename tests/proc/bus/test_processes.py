@@ -18,7 +18,7 @@ from proc.bus.harness import number_of, numbered, until
 from milepost.configs.spec import Address
 from milepost.messages.bulk import Bulk
 from milepost.messages.bus import Bus, BusLimits, Unanswered, segment_prefix
-from milepost.messages.bus.shared_memory import FOLDER
+from milepost.messages.bus.borrowing import FOLDER
 from milepost.messages.engine import WeightBucket
 from milepost.messages.supervisor import Stacks, StacksRequested
 

@@ -9,14 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from milepost.messages.bus.borrowing import Borrower, segment_prefix
+from milepost.messages.bus.lending import IDLE_S, POOL_BYTES_MAX, Lender
 from milepost.messages.bus.memmove import copy_unlocked
-from milepost.messages.bus.shared_memory import (
-    IDLE_S,
-    POOL_BYTES_MAX,
-    Borrower,
-    Lender,
-    segment_prefix,
-)
 from milepost.messages.errors import ProtocolError
 
 MIB = 1 << 20
@@ -46,7 +41,8 @@ def buffer(size: int, value: int = 1) -> memoryview:
 def lend(lender: Lender, message_id: int, *buffers: memoryview) -> str:
     loan = lender.lend(message_id, buffers)
     assert lender.fill(loan)
-    return loan.segment.name
+    assert loan.fresh is not None
+    return loan.fresh.name
 
 
 def names(folder: Path) -> set[str]:
@@ -115,7 +111,8 @@ def test_a_lease_that_ends_removes_the_name_and_never_the_bytes(
 ) -> None:
     name = lend(lender, 1, buffer(MIB, 7))
     borrower = Borrower("run", lambda _: None, tmp_path)
-    held = borrower.opener(1)(name, 0, MIB)
+    with borrower.reading(1) as opener:
+        held = opener(name, 0, MIB)
     lender.settle(1, taken=True)
     assert lender.due == 100.0
     clock.now = 100.0
@@ -131,12 +128,12 @@ def test_idle_segments_go_after_a_while_and_the_pool_is_bounded(
 ) -> None:
     sizes = [POOL_BYTES_MAX // 2, POOL_BYTES_MAX // 4, POOL_BYTES_MAX // 2]
     for message_id, size in enumerate(sizes):
-        loan = lender.lend(message_id, [buffer(MIB)])
-        loan.segment.size = size
-        loan.segment.mapping = lender._create(loan.segment)
+        segment = lender.lend(message_id, [buffer(MIB)]).segments[0]
+        segment.size = size
+        segment.mapping = lender._create(segment)
         lender.settle(message_id, taken=True)
         lender.give_back(message_id)
-        loan.segment.idle_since = clock.now
+        segment.idle_since = clock.now
     assert lender.num_bytes <= POOL_BYTES_MAX
     clock.now = IDLE_S
     lender.tick(clock.now)
@@ -176,8 +173,8 @@ def test_a_message_is_given_back_when_the_last_view_of_it_is_gone(
     back: list[object] = []
     borrower = Borrower("run", back.append, tmp_path)
     name = lend(lender, 1, buffer(MIB, 3), buffer(100, 4))
-    opener = borrower.opener("message 1")
-    one, other = opener(name, 0, MIB), opener(name, MIB, 100)
+    with borrower.reading("message 1") as opener:
+        one, other = opener(name, 0, MIB), opener(name, MIB, 100)
     assert (one[5], other[5]) == (3, 4)
     assert borrower.num_mapped == 1
     part = one[10:20]
@@ -191,13 +188,81 @@ def test_a_message_is_given_back_when_the_last_view_of_it_is_gone(
     assert borrower.num_mapped == 0
 
 
-def test_what_a_reader_writes_stays_with_the_reader(lender: Lender, tmp_path: Path) -> None:
-    """Array libraries want writable memory; another engine reads the same segment."""
+def test_a_reader_cannot_write(lender: Lender, tmp_path: Path) -> None:
+    """Another engine reads the same segment, and it may be sent on as it is."""
     name = lend(lender, 1, buffer(MIB, 3))
-    borrower = Borrower("run", lambda _: None, tmp_path)
-    mine, yours = borrower.opener(1)(name, 0, MIB), borrower.opener(2)(name, 0, MIB)
-    mine[0] = 99
-    assert (mine[0], yours[0]) == (99, 3)
+    with Borrower("run", lambda _: None, tmp_path).reading(1) as opener:
+        view = opener(name, 0, MIB)
+    with pytest.raises(TypeError, match="read-only"):
+        view[0] = 99
+
+
+def test_a_message_in_two_segments_is_given_back_once_when_both_are_gone(
+    lender: Lender, tmp_path: Path
+) -> None:
+    back: list[object] = []
+    borrower = Borrower("run", back.append, tmp_path)
+    first, second = lend(lender, 1, buffer(MIB, 1)), lend(lender, 2, buffer(MIB, 2))
+    with borrower.reading("both") as opener:
+        one, other = opener(first, 0, MIB), opener(second, 0, MIB)
+    del opener, one
+    gc.collect()
+    assert back == []
+    assert other[0] == 2
+    del other
+    gc.collect()
+    assert back == ["both"]
+
+
+def test_a_message_that_refers_to_no_memory_gives_nothing_back(tmp_path: Path) -> None:
+    back: list[object] = []
+    with Borrower("run", back.append, tmp_path).reading(1):
+        pass
+    assert back == []
+
+
+def test_what_was_lent_is_sent_on_without_a_copy_and_outlives_the_first_lender(
+    lender: Lender, tmp_path: Path, clock: Clock
+) -> None:
+    """The publisher passes a bucket of weights from the trainer to the engines."""
+    between = Lender("run", clock, lease_s=100.0, folder=tmp_path)
+    back: list[object] = []
+    borrower = Borrower("run", back.append, tmp_path)
+    name = lend(lender, 1, buffer(3 * MIB, 3), buffer(MIB, 4), buffer(10, 5))
+    with borrower.reading(1) as opener:
+        views = [opener(name, 0, 3 * MIB), opener(name, 3 * MIB, MIB), opener(name, 4 * MIB, 10)]
+    loan = between.lend(7, views)
+    assert between.fill(loan)
+    assert [place.offset for place in loan.places] == [0, 3 * MIB, 0]
+    assert loan.places[0].segment == loan.places[1].segment != name
+    assert between.num_bytes == MIB, "only the small one was copied"
+    del views, opener
+    gc.collect()
+    assert back == [], "our own loan still needs it"
+    lender.close()
+    with borrower.reading(2) as opener:
+        last = opener(loan.places[1].segment, loan.places[1].offset, MIB)
+    assert last == buffer(MIB, 4)
+    between.settle(7, taken=True)
+    between.give_back(7)
+    gc.collect()
+    assert back == [1]
+    assert last == buffer(MIB, 4)
+    between.close()
+    assert names(tmp_path) == set()
+
+
+def test_what_cannot_be_named_again_is_copied(lender: Lender, tmp_path: Path, clock: Clock) -> None:
+    """The first lender removed its name already; the bytes are still there to be copied."""
+    between = Lender("run", clock, lease_s=100.0, folder=tmp_path)
+    name = lend(lender, 1, buffer(MIB, 3))
+    with Borrower("run", lambda _: None, tmp_path).reading(1) as opener:
+        view = opener(name, 0, MIB)
+    lender.close()
+    loan = between.lend(7, [view])
+    assert between.fill(loan)
+    assert between.num_bytes == MIB
+    between.close()
 
 
 @pytest.mark.parametrize(
@@ -217,12 +282,13 @@ def test_names_that_lead_elsewhere_are_refused(
     (tmp_path / "milepost-run-empty").touch()
     (tmp_path / "milepost-run-page").write_bytes(bytes(4096))
     (tmp_path / "milepost-run-link").symlink_to(tmp_path / "milepost-run-page")
-    with pytest.raises(ProtocolError, match=text):
-        Borrower("run", lambda _: None, tmp_path).opener(1)(name, offset, 10)
+    borrower = Borrower("run", lambda _: None, tmp_path)
+    with pytest.raises(ProtocolError, match=text), borrower.reading(1) as opener:
+        opener(name, offset, 10)
 
 
 def test_the_copy_is_exact_and_stays_inside(lender: Lender) -> None:
-    segment = lender.lend(1, [buffer(MIB)]).segment
+    segment = lender.lend(1, [buffer(MIB)]).segments[0]
     target = lender._create(segment)
     assert target is not None
     copy_unlocked(target, 5, memoryview(b"hello"))

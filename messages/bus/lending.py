@@ -1,41 +1,38 @@
 """Large buffers between processes of one host: the bytes in shared memory, the name on the socket.
 
 A lender copies the buffers of one message into a segment (a file in /dev/shm, named after the
-run) and sends the name; a borrower maps it and reads in place. A loan is over when the message
-is acknowledged *and* the borrower gave the mapping up; only then may the segment be used again,
-because fresh memory costs three times a copy. A loan that cannot end that way (peer dead, deadline,
-lease over) dooms the segment: its name is removed and it is never written again, so a reader that
-still has it keeps valid bytes and the kernel frees them with the last mapping. What a killed
-lender leaves behind carries the run's prefix, for the reaper.
+run) and sends the name; a borrower (`borrowing`) maps it and reads in place. A loan is over when
+the message is acknowledged *and* the borrower gave it back; only then may the segment be used
+again, because fresh memory costs three times a copy. A loan that cannot end that way (peer dead,
+deadline, lease over) dooms the segment: its name is removed and it is never written again, so a
+reader that still has it keeps valid bytes and the kernel frees them with the last mapping. What a
+killed lender leaves behind carries the run's prefix, for the reaper.
+
+What came in shared memory and is sent on is not copied again: its segment gets a second name of
+ours (a hard link), which lives as long as our loan, whatever the first lender does with its own.
 """
 
 from __future__ import annotations
 
-import contextlib
 import mmap
 import os
 import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
-from weakref import ref
+from typing import Final
 
-from milepost.messages.bus.memmove import copy_unlocked
-from milepost.messages.errors import ProtocolError
-from milepost.messages.layout import Opener, Place
+from milepost.messages.bus.borrowing import FOLDER, Mapping, segment_prefix
+from milepost.messages.bus.memmove import copy_unlocked, offset_in
+from milepost.messages.layout import Place
 
-FOLDER: Final = Path("/dev/shm")  # noqa: S108 - where Linux keeps it
 ALIGNMENT: Final = 64
 POOL_BYTES_MAX: Final = 256 << 20
 """Free segments kept for the next message; a larger one is kept while it is the only one."""
+PASSED_ON_BYTES_MIN: Final = 1 << 16
+"""Smaller buffers are copied: the receiver would map a whole segment for each."""
 IDLE_S: Final = 30.0
 """Free segments unused for this long are removed."""
-
-
-def segment_prefix(run_id: str) -> str:
-    """How the names of all shared memory of a run begin."""
-    return f"milepost-{run_id}-"
 
 
 def _round_up(nbytes: int, to: int) -> int:
@@ -43,16 +40,28 @@ def _round_up(nbytes: int, to: int) -> int:
 
 
 class Segment:
-    """One file of shared memory, written by this process only."""
+    """One file of shared memory with a name of ours."""
 
-    __slots__ = ("buffers", "doomed", "filled", "idle_since", "loans", "mapping", "name", "size")
+    __slots__ = (
+        "borrowed",
+        "buffers",
+        "doomed",
+        "filled",
+        "idle_since",
+        "loans",
+        "mapping",
+        "name",
+        "size",
+    )
 
-    def __init__(self, name: str, size: int) -> None:
+    def __init__(self, name: str, size: int, borrowed: Mapping | None = None) -> None:
         self.name = name
         self.size = size
+        self.borrowed = borrowed
+        """Somebody else wrote it, and lends it to us as long as we keep this."""
         self.mapping: mmap.mmap | None = None
         self.buffers: tuple[memoryview, ...] = ()
-        """What it holds, while some message with it is not acknowledged yet."""
+        """What we copied or shall copy into it, while a message with it is not acknowledged."""
         self.filled = False
         self.loans = 0
         self.doomed = False
@@ -61,10 +70,16 @@ class Segment:
 
 @dataclass(slots=True)
 class Loan:
-    """One message that refers to a segment."""
+    """One message that refers to segments."""
 
-    segment: Segment
     places: list[Place]
+    """Of each buffer, in order."""
+    fresh: Segment | None
+    """The one to fill."""
+    copied: list[int]
+    """Offsets of its buffers."""
+    segments: list[Segment]
+    """All of them."""
     since: float
     acknowledged: bool = False
     given_back: bool = False
@@ -91,18 +106,48 @@ class Lender:
         return self.folder.is_dir() and "/" not in self.run_id
 
     def lend(self, message_id: int, buffers: Sequence[memoryview]) -> Loan:
-        """Choose a segment for the buffers of this message; `fill` puts them there."""
-        wanted = tuple(buffers)
+        """Choose places for the buffers of this message; `fill` copies what has to be."""
+        places: list[Place | None] = [self._passed_on(buffer) for buffer in buffers]
+        own = tuple(b for b, place in zip(buffers, places, strict=True) if place is None)
         offsets, size = [], 0
-        for buffer in wanted:
+        for buffer in own:
             offsets.append(size)
             size += _round_up(buffer.nbytes, ALIGNMENT)
-        segment = self._same(wanted) or self._fresh(size)
-        segment.buffers = wanted
-        segment.loans += 1
-        places = [Place(segment.name, offset) for offset in offsets]
-        loan = self.loans[message_id] = Loan(segment, places, self.clock())
+        fresh = None
+        if own:
+            fresh = self._same(own) or self._fresh(size)
+            fresh.buffers = own
+        mine = iter(offsets)
+        settled = [
+            Place(fresh.name, next(mine)) if place is None and fresh is not None else place
+            for place in places
+        ]
+        known = [place for place in settled if place is not None]
+        segments = [self._segments[name] for name in dict.fromkeys(one.segment for one in known)]
+        for segment in segments:
+            segment.loans += 1
+        loan = self.loans[message_id] = Loan(known, fresh, offsets, segments, self.clock())
         return loan
+
+    def _passed_on(self, buffer: memoryview) -> Place | None:
+        """The place of a buffer that lies in a segment lent to us; None if it must be copied."""
+        mapping = buffer.obj
+        if not isinstance(mapping, Mapping) or buffer.nbytes < PASSED_ON_BYTES_MIN:
+            return None
+        for segment in self._segments.values():
+            if segment.borrowed is mapping:
+                return Place(segment.name, offset_in(mapping, buffer))
+        name = self._name()
+        try:
+            (self.folder / name).hardlink_to(self.folder / mapping.name)
+        except OSError:
+            return None
+        self._segments[name] = Segment(name, len(mapping), mapping)
+        return Place(name, offset_in(mapping, buffer))
+
+    def _name(self) -> str:
+        self._count += 1
+        return f"{segment_prefix(self.run_id)}{self._token}-{self._count}"
 
     def _same(self, buffers: tuple[memoryview, ...]) -> Segment | None:
         """A segment with these very buffers: one copy serves every receiver of a message."""
@@ -121,8 +166,7 @@ class Lender:
             segment = min(fitting, key=lambda one: one.size)
             self.free.remove(segment)
         else:
-            self._count += 1
-            name = f"{segment_prefix(self.run_id)}{self._token}-{self._count}"
+            name = self._name()
             segment = Segment(name, _round_up(max(size, 1), 1 << 20))
             self._segments[name] = segment
         segment.filled = False
@@ -130,15 +174,15 @@ class Lender:
 
     def fill(self, loan: Loan) -> bool:
         """Copy the buffers in; on a worker thread. False when the host has no room for them."""
-        segment = loan.segment
-        if segment.filled:
+        segment = loan.fresh
+        if segment is None or segment.filled:
             return True
         if segment.mapping is None:
             segment.mapping = self._create(segment)
             if segment.mapping is None:
                 return False
-        for place, buffer in zip(loan.places, segment.buffers, strict=True):
-            copy_unlocked(segment.mapping, place.offset, buffer)
+        for offset, buffer in zip(loan.copied, segment.buffers, strict=True):
+            copy_unlocked(segment.mapping, offset, buffer)
         segment.filled = True
         return True
 
@@ -164,15 +208,14 @@ class Lender:
         if loan is None:
             return
         if not taken:
-            loan.segment.doomed = True
-            self._end(message_id)
+            self._doom(message_id)
             return
         loan.acknowledged = True
-        if not any(
-            other.segment is loan.segment and not other.acknowledged
-            for other in self.loans.values()
+        fresh = loan.fresh
+        if fresh is not None and not any(
+            other.fresh is fresh and not other.acknowledged for other in self.loans.values()
         ):
-            loan.segment.buffers = ()
+            fresh.buffers = ()
         if loan.given_back:
             self._end(message_id)
 
@@ -184,11 +227,18 @@ class Lender:
             if loan.acknowledged:
                 self._end(message_id)
 
+    def _doom(self, message_id: int) -> None:
+        for segment in self.loans[message_id].segments:
+            segment.doomed = True
+        self._end(message_id)
+
     def _end(self, message_id: int) -> None:
-        segment = self.loans.pop(message_id).segment
-        segment.loans -= 1
-        if segment.loans:
-            return
+        for segment in self.loans.pop(message_id).segments:
+            segment.loans -= 1
+            if segment.loans == 0:
+                self._unused(segment)
+
+    def _unused(self, segment: Segment) -> None:
         segment.buffers = ()
         segment.idle_since = self.clock()
         if segment.doomed or segment.mapping is None:
@@ -209,18 +259,18 @@ class Lender:
         """End leases; remove what lies idle."""
         for message_id, loan in list(self.loans.items()):
             if loan.acknowledged and loan.since + self.lease_s <= now:
-                loan.segment.doomed = True
-                self._end(message_id)
+                self._doom(message_id)
         for segment in [one for one in self.free if one.idle_since + IDLE_S <= now]:
             self.free.remove(segment)
             self._remove(segment)
 
     def _remove(self, segment: Segment) -> None:
         self._segments.pop(segment.name, None)
+        segment.borrowed = None
         if segment.mapping is not None:
             segment.mapping.close()
             segment.mapping = None
-            (self.folder / segment.name).unlink(missing_ok=True)
+        (self.folder / segment.name).unlink(missing_ok=True)
 
     def close(self) -> None:
         """Remove every name. Readers keep what they have mapped."""
@@ -233,72 +283,3 @@ class Lender:
     def num_bytes(self) -> int:
         """Bytes of all segments that exist."""
         return sum(one.size for one in self._segments.values() if one.mapping is not None)
-
-
-class Mapping(mmap.mmap):
-    """A segment of another process, mapped for one message. Writable here, changes stay here."""
-
-
-class Borrower:
-    """Maps segments of other processes; tells `given_back` when nothing refers to them any more.
-
-    Args:
-        run_id: only names of this run are opened.
-        given_back: called with the token of the message, on any thread.
-        folder: where segments lie.
-    """
-
-    def __init__(
-        self, run_id: str, given_back: Callable[[Any], None], folder: Path = FOLDER
-    ) -> None:
-        self._prefix = segment_prefix(run_id)
-        self._given_back = given_back
-        self._folder = folder
-        self._mapped: dict[int, ref[Mapping]] = {}
-
-    def opener(self, token: object) -> Opener:
-        """Maps what one message refers to."""
-        mappings: dict[str, Mapping] = {}
-
-        def open_segment(name: str, offset: int, nbytes: int) -> memoryview:
-            mapping = mappings.get(name)
-            if mapping is None:
-                if mappings:
-                    raise ProtocolError(f"a message in two segments: {name} and another")
-                mapping = mappings[name] = self._map(name, token)
-            if offset + nbytes > len(mapping):
-                raise ProtocolError(
-                    f"bulk ends at byte {offset + nbytes} of shared memory {name}, "
-                    f"which has {len(mapping)}"
-                )
-            return memoryview(mapping)[offset : offset + nbytes]
-
-        return open_segment
-
-    def _map(self, name: str, token: object) -> Mapping:
-        if not name.startswith(self._prefix) or "/" in name:
-            raise ProtocolError(f"shared memory {name!r:.80} is not of this run ({self._prefix}*)")
-        try:
-            descriptor = os.open(self._folder / name, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-        except OSError as error:
-            raise ProtocolError(f"shared memory {name} is gone: {error.strerror}") from error
-        try:
-            mapping = Mapping(descriptor, 0, access=mmap.ACCESS_COPY)
-        except (OSError, ValueError) as error:
-            raise ProtocolError(f"shared memory {name} cannot be mapped: {error}") from error
-        finally:
-            os.close(descriptor)
-        key = id(mapping)
-
-        def gone(_: ref[Mapping]) -> None:
-            self._mapped.pop(key, None)
-            with contextlib.suppress(RuntimeError):
-                self._given_back(token)
-
-        self._mapped[key] = ref(mapping, gone)
-        return mapping
-
-    @property
-    def num_mapped(self) -> int:
-        """Segments of other processes that something here still refers to."""
-        return len(self._mapped)
