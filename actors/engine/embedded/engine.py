@@ -245,6 +245,7 @@ class EmbeddedEngine:
             "version": self.version,
             "waiting": len(scheduler.waiting),
             "running": scheduler.num_running,
+            "steps": stepper.num_steps,
             "generated_tokens": stepper.num_generated,
             "prefilled_tokens": stepper.num_prefilled,
             "prefix_tokens": scheduler.prefix_tokens,

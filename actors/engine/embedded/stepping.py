@@ -51,6 +51,7 @@ class Stepper:
         prefill_tokens_max: prompt tokens of one step.
 
     Attributes:
+        num_steps: forward passes so far.
         num_generated: tokens sampled so far.
         num_prefilled: prompt tokens computed so far.
     """
@@ -67,6 +68,7 @@ class Stepper:
         self._planner = Planner(scheduler, cache, prefill_tokens_max)
         self._device = cache.values.device
         self._cohort: Cohort | None = None
+        self.num_steps = 0
         self.num_generated = 0
         self.num_prefilled = 0
 
@@ -77,6 +79,7 @@ class Stepper:
         plan = self._planner.plan()
         if plan is None:
             return result
+        self.num_steps += 1
         states = self._decoder.hidden(weights, plan.batch)
         ready: list[Reply] = []
         last_tokens: list[int] = []
