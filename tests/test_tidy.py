@@ -13,10 +13,12 @@ from tidy_rules import ROOMS, RULES, Source, broad_excepts, guessed_fields, slee
 ROOT: Final = Path(__file__).parent.parent
 
 ALLOWED: Final[dict[tuple[str, str], str]] = {
+    ("broad_excepts", "actors/__main__.py"): "top of an actor's process: the log gets the reason",
     ("broad_excepts", "actors/shell.py"): "top of an actor's process; work of the user's own",
     ("broad_excepts", "supervisor/probe.py"): "user code may raise anything; it is told",
     ("broad_excepts", "supervisor/run.py"): "top of the supervisor: the run is told why",
     ("broad_excepts", "supervisor/shell.py"): "as above; and a display never ends a run",
+    ("sleeping_tests", "tests/proc/system/agents.py"): "an environment that takes its time",
     ("sleeping_tests", "tests/proc/trivial.py"): "a process that hangs is what its tests need",
 }
 """(rule, file) -> why it may."""
