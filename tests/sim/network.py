@@ -123,8 +123,12 @@ class Network:
         self._timer_of = {k: v for k, v in self._timer_of.items() if k[0] != name}
         for (source, to), link in self.links.items():
             if source == name:
-                while len(link) > keep_sent(len(link) + 1):
+                kept_sent = keep_sent(len(link) + 1)
+                # News that questions failed is the bus's own, not the dead one's.
+                news = [mail for mail in list(link)[kept_sent:] if not _is_said(mail)]
+                while len(link) > kept_sent:
                     link.pop()
+                link.extend(news)
             if to == name:
                 # Answers and receipts were for the dead one.
                 kept = [mail for mail in link if isinstance(mail.event, Received)]
@@ -328,6 +332,10 @@ class Network:
     def _say(self, line: str) -> None:
         if self.trace is not None:
             self.trace.append(f"{self.now_s:9.3f}  {line}")
+
+
+def _is_said(mail: Mail) -> bool:
+    return not isinstance(mail.event, Unanswered)
 
 
 def describe(event: Event) -> str:
