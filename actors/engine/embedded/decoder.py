@@ -59,6 +59,11 @@ class Decoder:
         self._turning = shape.num_heads + shape.num_kv_heads
         self._swaps = half_swaps(self._turning, device)
 
+    @property
+    def is_dense(self) -> bool:
+        """No layer is a mixture of experts, whose work depends on what the router picks."""
+        return not any(self._shape.sparse_layers)
+
     def hidden(
         self, weights: Parameters, batch: Batch, routes: list[Tensor] | None = None
     ) -> Tensor:

@@ -27,6 +27,10 @@ ROWS_MIN: Final = 4
 how many others are sampled beside it."""
 _LENGTH_STEP: Final = 16
 """Keys in use are rounded up to a multiple of this."""
+_LENGTH_STEP_GRAPHED: Final = 256
+"""The same where steps are recorded: few shapes serve all steps..."""
+_ROWS_STEP_GRAPHED: Final = 16
+"""... and rows are taken by so many."""
 _BIAS_MAX: Final = 4 << 20
 """Most elements of one row's bias: longer chunks attend block by block."""
 _PADDING_MAX: Final = 16384
@@ -48,15 +52,19 @@ class Plan:
     """One forward pass.
 
     Attributes:
-        batch: its tokens.
-        decoding: int64, rows that get one token more; row r is token r - first_row of the pass.
+        columns: int64 [3, N], ids, positions and cache indices of its tokens.
         first_row: first row of the decode group.
+        window: rows of the decode group; they are tokens [0, window).
+        length: keys that the decode group reads.
+        decoding: int64, rows that get one token more; row r is token r - first_row of the pass.
         chunks: prefill.
     """
 
-    batch: Batch
-    decoding: NDArray[np.int64]
+    columns: NDArray[np.int64]
     first_row: int
+    window: int
+    length: int
+    decoding: NDArray[np.int64]
     chunks: tuple[Chunk, ...]
 
 
@@ -77,11 +85,21 @@ class Planner:
         scheduler: who computes.
         cache: keys and values.
         prefill_tokens_max: most prompt tokens of one step.
+        graphed: steps that only decode are recorded: keep to few shapes.
     """
 
-    def __init__(self, scheduler: Scheduler, cache: KeyValueCache, prefill_tokens_max: int) -> None:
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        cache: KeyValueCache,
+        prefill_tokens_max: int,
+        *,
+        graphed: bool = False,
+    ) -> None:
         self._scheduler, self._cache = scheduler, cache
         self._prefill_tokens_max = prefill_tokens_max
+        self._rows_step = _ROWS_STEP_GRAPHED if graphed else 1
+        self._length_step = _LENGTH_STEP_GRAPHED if graphed else _LENGTH_STEP
         self._row_starts = np.arange(scheduler.rows.slots) * cache.num_positions
         self._places = torch.arange(cache.num_positions, device=cache.device)
         self._hidden, self._seen = torch.tensor(
@@ -104,24 +122,34 @@ class Planner:
         self._fill_decode(columns[:, :window], first)
         for chunk in chunks:
             _fill_chunk(columns, chunk, self._cache.num_positions)
-        ids, positions, write_index = torch.from_numpy(columns).to(self._cache.device).unbind(0)
-        decode = self._decode_group(first, positions[:window]) if window else None
+        longest = int(scheduler.rows.kv_length[scheduler.where].max()) + 1 if decoding.size else 1
+        length = min(_round_up(longest, self._length_step), self._cache.num_positions)
+        return Plan(columns, first, window, length, decoding, chunks)
+
+    def batch(self, plan: Plan) -> Batch:
+        """The pass as the decoder takes it, on its device."""
+        return self.lay_out(torch.from_numpy(plan.columns).to(self._cache.device), plan)
+
+    def lay_out(self, columns: Tensor, plan: Plan) -> Batch:
+        """As `batch`, with the columns given as int64 [3, N] on the device."""
+        ids, positions, write_index = columns.unbind(0)
+        decode = self._decode_group(positions[: plan.window], plan) if plan.window else None
         prefill: tuple[PrefillGroup, ...] = ()
-        if chunks:
-            groups = _group_pieces(_cut_pieces(chunks))
+        if plan.chunks:
+            groups = _group_pieces(_cut_pieces(plan.chunks))
             prefill = tuple(_group(group, self._cache) for group in groups)
-        return Plan(Batch(ids, positions, write_index, decode, prefill), decoding, first, chunks)
+        return Batch(ids, positions, write_index, decode, prefill)
 
     def _window(self, decoding: NDArray[np.int64]) -> tuple[int, int]:
         """First row and number of rows of the decode group."""
-        first, window = 0, 0
+        first, window, step = 0, 0, self._rows_step
         if decoding.size:
-            first = int(decoding[0])
-            window = int(decoding[-1]) + 1 - first
+            first = int(decoding[0]) // step * step
+            window = _round_up(int(decoding[-1]) + 1 - first, step)
         if 0 < window < ROWS_MIN or self._num_left() < ROWS_MIN:
-            window = min(max(window, ROWS_MIN), self._scheduler.rows.slots)
-            first = min(first, self._scheduler.rows.slots - window)
-        return first, window
+            window = max(window, ROWS_MIN)
+        window = min(window, self._scheduler.rows.slots)
+        return min(first, self._scheduler.rows.slots - window), window
 
     def _num_left(self) -> int:
         """Tokens that prefill would add to the pass, as far as it matters."""
@@ -150,21 +178,19 @@ class Planner:
         columns[1] = np.where(rows.decoding[window], rows.kv_length[window], unread)
         np.add(self._row_starts[window], columns[1], out=columns[2])
 
-    def _decode_group(self, first: int, positions: Tensor) -> DecodeGroup:
-        scheduler = self._scheduler
-        longest = 1
-        if scheduler.decoding.size:
-            longest = int(scheduler.rows.kv_length[scheduler.where].max()) + 1
-        length = min(-(-longest // _LENGTH_STEP) * _LENGTH_STEP, self._cache.num_positions)
-        in_use = (first, positions.shape[0], length)
+    def _decode_group(self, positions: Tensor, plan: Plan) -> DecodeGroup:
+        in_use = (plan.first_row, plan.window, plan.length)
         if in_use != self._in_use:
-            rows = self._cache.values[:, first : first + in_use[1], :length]
-            keys, values = rows.transpose(2, 4).unbind(3)
+            rows = slice(plan.first_row, plan.first_row + plan.window)
+            keys, values = self._cache.values[:, rows, : plan.length].transpose(2, 4).unbind(3)
             self._in_use, self._keys, self._values = in_use, keys.unbind(0), values.unbind(0)
-        is_later = self._places[:length] > positions.view(-1, 1, 1, 1)
-        return DecodeGroup(
-            self._keys, self._values, torch.where(is_later, self._hidden, self._seen)
-        )
+        is_later = self._places[: plan.length] > positions.view(-1, 1, 1, 1)
+        bias = torch.where(is_later, self._hidden, self._seen)
+        return DecodeGroup(self._keys, self._values, bias)
+
+
+def _round_up(value: int, step: int) -> int:
+    return -(-value // step) * step
 
 
 def _fill_chunk(columns: NDArray[np.int64], chunk: Chunk, num_positions: int) -> None:

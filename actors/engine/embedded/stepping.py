@@ -11,8 +11,9 @@ from torch import Tensor
 
 from milepost.actors.engine.embedded.cache import KeyValueCache
 from milepost.actors.engine.embedded.decoder import Decoder
+from milepost.actors.engine.embedded.graphs import DecodeGraphs
 from milepost.actors.engine.embedded.parameters import Parameters
-from milepost.actors.engine.embedded.planning import ROWS_MIN, Chunk, Planner
+from milepost.actors.engine.embedded.planning import ROWS_MIN, Chunk, Plan, Planner
 from milepost.actors.engine.embedded.rows import Cohort, Rows
 from milepost.actors.engine.embedded.sampling import Sampled, sample, token_logprobs
 from milepost.actors.engine.embedded.scheduler import Scheduler
@@ -65,8 +66,10 @@ class Stepper:
     ) -> None:
         self._decoder, self._scheduler = decoder, scheduler
         self._rows: Rows = scheduler.rows
-        self._planner = Planner(scheduler, cache, prefill_tokens_max)
-        self._device = cache.values.device
+        graphed = cache.device.type == "cuda" and decoder.is_dense
+        self._planner = Planner(scheduler, cache, prefill_tokens_max, graphed=graphed)
+        self._graphs = DecodeGraphs(decoder, self._planner, cache.device) if graphed else None
+        self._device = cache.device
         self._cohort: Cohort | None = None
         self.num_steps = 0
         self.num_generated = 0
@@ -80,7 +83,7 @@ class Stepper:
         if plan is None:
             return result
         self.num_steps += 1
-        states = self._decoder.hidden(weights, plan.batch)
+        states = self._states(weights, plan)
         ready: list[Reply] = []
         last_tokens: list[int] = []
         for chunk in plan.chunks:
@@ -102,6 +105,11 @@ class Stepper:
             logits = self._decoder.logits(weights, _pick(states, picked))[: picked.shape[0]]
             self._sample(logits, plan.decoding, ready, result)
         return result
+
+    def _states(self, weights: Parameters, plan: Plan) -> Tensor:
+        if self._graphs is not None and not plan.chunks:
+            return self._graphs.hidden(weights, plan)
+        return self._decoder.hidden(weights, self._planner.batch(plan))
 
     def _advance(self, chunk: Chunk) -> bool:
         """Note that a chunk is computed; True when it was the sequence's last."""
