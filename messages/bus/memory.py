@@ -50,7 +50,7 @@ class MemoryTransport:
         self._network = network
         self.name = name
         self._route = f"{name}/{next(network.routes)}".encode()
-        self._connected: set[str] = set()
+        self._connected: dict[str, bool] = {}
         self.arriving: deque[tuple[bytes, Frames]] = deque()
         self.returning: deque[tuple[str, Frames]] = deque()
         self._events: Events | None = None
@@ -69,13 +69,33 @@ class MemoryTransport:
             network.mailboxes[self.name] = self
             self.arriving.extend(network.unbound.pop(self.name, ()))
             self.schedule()
+            for link in network.links.values():
+                link.reconnected(self.name)
 
     def kill(self) -> None:
         """The process is gone: what it had and what was on its way to it is lost."""
         self._events = None
         if self._network.mailboxes.get(self.name) is self:
             del self._network.mailboxes[self.name]
+            for link in self._network.links.values():
+                link.disconnected(self.name)
         self._network.links.pop(self._route, None)
+
+    def disconnected(self, peer: str) -> None:
+        """The mailbox of this peer is gone."""
+        if self._connected.get(peer):
+            self._connected[peer] = False
+            asyncio.get_running_loop().call_soon(self._report, peer, "the connection was closed")
+
+    def reconnected(self, peer: str) -> None:
+        """The mailbox of this peer is there, and we had begun to talk to it."""
+        if self._connected.get(peer) is False:
+            self._connected[peer] = True
+            asyncio.get_running_loop().call_soon(self._report, peer, "")
+
+    def _report(self, peer: str, problem: str) -> None:
+        if self._events is not None:
+            self._events.connection(peer, problem)
 
     def knows(self, peer: str) -> bool:
         """Whether this peer has an address."""
@@ -92,6 +112,10 @@ class MemoryTransport:
     def send(self, peer: str, frames: Frames) -> bool:
         """To the peer's mailbox, or to whoever opens it next."""
         network = self._network
+        if peer not in self._connected:
+            self._connected[peer] = False
+            if peer in network.mailboxes:
+                self.reconnected(peer)
         for arrived in network.filter(self.name, peer, frames):
             mailbox = network.mailboxes.get(peer)
             if mailbox is None:
@@ -99,20 +123,10 @@ class MemoryTransport:
             else:
                 queue = mailbox.arriving
                 mailbox.schedule()
-                self._connect(peer)
             if len(queue) >= QUEUE_MAX:
                 return False
             queue.append((self._route, arrived))
         return True
-
-    def _connect(self, peer: str) -> None:
-        if peer not in self._connected and self._events is not None:
-            self._connected.add(peer)
-            asyncio.get_running_loop().call_soon(self._report_connection, peer)
-
-    def _report_connection(self, peer: str) -> None:
-        if self._events is not None:
-            self._events.connection(peer, "")
 
     def send_back(self, route: bytes, frames: Frames) -> bool:
         """Back to the link of this route."""

@@ -1,7 +1,7 @@
 """Between messages and frames: what is done at once, what on another thread, what in shared memory.
 
 Small messages are encoded and decoded where they are sent and taken: a few microseconds, cheaper
-than any hand-over. Copying into shared memory, and bodies above about a megabyte, go to a worker
+than any hand-over. Copying into shared memory, and bodies above 256 KiB, go to a worker
 thread, so the event loop goes on. (Packing itself holds the interpreter's lock for one call at a
 time; arrays are not part of it, they are buffers.)
 """
@@ -25,7 +25,7 @@ from milepost.messages.layout import Encoded
 from milepost.messages.limits import BusLimits
 from milepost.messages.shared import Message
 
-OFF_LOOP_BYTES: Final = 1 << 20
+OFF_LOOP_BYTES: Final = 1 << 18
 """Larger bodies are packed and unpacked on a worker thread."""
 SEGMENT_MARK: Final = b"\xa7segment"
 """What a body that refers to shared memory contains: the packed key."""

@@ -91,24 +91,34 @@ class Reader:
 
     def _read(self) -> None:
         """Read what is there, a batch at most."""
+        empty = False
+        try:
+            empty = self._read_batch()
+        finally:
+            # Whatever fails above us, what is still in the socket must not wait for a next event.
+            if not empty:
+                self._look()
+
+    def _read_batch(self) -> bool:
+        """Whether nothing is left to read."""
         asked = 2
         for _ in range(BATCH):
             if self._paused or self._closed:
-                return
+                return True
             # Asking is cheaper than a failed attempt; with many waiting, attempts are cheaper.
             if asked:
                 asked -= 1
                 if not self._get(_EVENTS) & _POLLIN:
-                    return
+                    return True
             try:
                 frames = self._message()
             except zmq.ZMQError as error:
                 if error.errno not in _LOST:
                     raise
-                return
+                return True
             if frames is not None:
                 self._deliver(frames)
-        self._look()
+        return False
 
     def _message(self) -> list[bytes | memoryview] | None:
         """All frames of the next message; None (and counted) if there are too many."""

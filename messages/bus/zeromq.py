@@ -24,6 +24,10 @@ from milepost.messages.limits import BusLimits
 
 HANDSHAKE_MS = 5000
 """A connection that has not proven itself by then is closed."""
+SOCKETS_MAX = 8192
+"""Two for each peer."""
+BACKLOG = 1024
+"""Connections that wait to be accepted: a whole run may start at once."""
 HEARTBEAT_MS = 5000
 """tcp only: a connection silent for three of these is closed and made again."""
 _WATCHED = (
@@ -80,6 +84,7 @@ class ZmqTransport:
         self._client_keys = client_keys
         self._listen_fd = listen_fd
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context(io_threads=1)
+        self._context.set(zmq.MAX_SOCKETS, SOCKETS_MAX)
         self._mailbox: Reader | None = None
         self._links: dict[str, Reader] = {}
         self._monitors: list[Reader] = []
@@ -112,6 +117,7 @@ class ZmqTransport:
         socket = self._context.socket(zmq.ROUTER)
         socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
         socket.setsockopt(zmq.ROUTER_HANDOVER, 1)
+        socket.setsockopt(zmq.BACKLOG, BACKLOG)
         self._bound(socket)
         try:
             if not path:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
-from proc.bus.harness import World, collect, ended, number_of, numbered, serve, until
+from proc.bus.harness import LIMITS, World, collect, ended, number_of, numbered, serve, until
 
 from milepost.messages import registry
 from milepost.messages.bus import (
@@ -37,14 +38,18 @@ async def test_a_restarted_peer_gets_what_the_old_one_had_not_taken(world: World
 
 
 async def test_a_question_the_dead_incarnation_took_fails_at_once_by_name(world: World) -> None:
-    """Nobody will ever answer it; waiting for the deadline would stall the run."""
-    a, old = await world.bus("a"), await world.bus("b")
+    """Nobody will ever answer it, and waiting for the deadline would stall the run.
+
+    The new connection tells, not the next probe: that one is a minute away here.
+    """
+    limits = replace(LIMITS, probe_s=60)
+    a, old = await world.bus("a", limits=limits), await world.bus("b", limits=limits)
     taken = a.ask("b", numbered(1), deadline_s=60)
     assert number_of(await old.receive()) == 1
     await until(lambda: a.statistics().links[0].unacked == 0, "the question to be taken")
     waiting = a.ask("b", numbered(2), deadline_s=60)
     await world.kill(old)
-    new = await world.bus("b", incarnation=1)
+    new = await world.bus("b", incarnation=1, limits=limits)
     server = serve(new, lambda incoming: new.reply(incoming, numbered(number_of(incoming) * 10)))
     with pytest.raises(
         Unanswered, match=r"EpochAnswer was taken by incarnation 0 of b, which is gone; inc.* 1 "
