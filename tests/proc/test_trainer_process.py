@@ -11,6 +11,7 @@ import xxhash
 from msgspec.structs import replace
 from numpy.typing import NDArray
 from proc.trainer_process import Scene, topology, trainer_processes
+from proc.trainer_rank import trained
 from safetensors.numpy import load_file
 from unit.trainer.kit import batch_of, group, write_model
 
@@ -52,6 +53,15 @@ def one_bad_group(request: BatchRequested, asked: list[int]) -> Batch | None:
     ids[0] += 1 if ids[0] == 0 else -1
     bad[0] = replace(bad[0], token_ids=to_bulk(ids))
     return batch_of([bad, group("b0", REWARDS[1])], minibatches=2)
+
+
+def test_two_ranks_that_shard_layer_by_layer_train_what_one_trains(tmp_path: Path) -> None:
+    """Each layer is a group of its own; one that took a mean over ranks would learn too slowly."""
+    model = write_model(tmp_path / "model")
+    expected = trained(model, tmp_path, 1, "cpu", "whole")
+    found = trained(model, tmp_path, 2, "cpu", "layered")
+    for name, tensor in expected.items():
+        assert (found[name] - tensor).abs().max() < 1e-6, name
 
 
 async def finish(scene: Scene) -> dict[str, NDArray[np.float32]]:

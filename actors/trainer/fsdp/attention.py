@@ -167,6 +167,12 @@ def _varlen(
 ) -> Tensor:
     from torch.nn.attention.varlen import varlen_attn
 
+    options: dict[str, Any] = {"scale": scaling, "window_size": (-1, 0)}
+    if "enable_gqa" in varlen_parameters():
+        options["enable_gqa"] = True
+    elif query.shape[1] != key.shape[1]:
+        times = query.shape[1] // key.shape[1]
+        key, value = (each.repeat_interleave(times, dim=1) for each in (key, value))
     bounds, longest = layout.cumulative, layout.length_max
     output = varlen_attn(
         query.contiguous(),
@@ -176,9 +182,7 @@ def _varlen(
         bounds,
         longest,
         longest,
-        scale=scaling,
-        window_size=(-1, 0),
-        enable_gqa=True,
+        **options,
     )
     assert isinstance(output, Tensor)
     return output
@@ -191,11 +195,16 @@ def uses_varlen(query: Tensor) -> bool:
     return query.is_cuda and half and fits and has_varlen()
 
 
-@cache
 def has_varlen() -> bool:
-    """Whether this torch has `varlen_attn` with grouped heads and causal windows."""
+    """Whether this torch has `varlen_attn` with causal windows."""
+    return {"window_size", "scale"} <= varlen_parameters()
+
+
+@cache
+def varlen_parameters() -> frozenset[str]:
+    """Keywords of this torch's `varlen_attn`, which grew over its versions; empty without it."""
     try:
         from torch.nn.attention.varlen import varlen_attn
     except ImportError:
-        return False
-    return {"window_size", "enable_gqa", "scale"} <= signature(varlen_attn).parameters.keys()
+        return frozenset()
+    return frozenset(signature(varlen_attn).parameters)

@@ -60,9 +60,12 @@ class ShardedPolicy:
         fully_shard(module, mesh=group.mesh, mp_policy=policy, reshard_after_forward=False)
         self.module = module
         self._root = cast("FSDPModule", module)
-        # The weights of loss tokens hold the global normaliser already: ranks add up, no mean.
-        self._root.set_gradient_divide_factor(1.0)
-        self._root.set_force_sum_reduction_for_comms(True)
+        for part in module.modules():
+            if isinstance(part, FSDPModule):
+                # The weights of loss tokens hold the global normaliser already: ranks add up, no
+                # mean. Each group has this setting of its own, the root's does not reach layers.
+                part.set_gradient_divide_factor(1.0)
+                part.set_force_sum_reduction_for_comms(True)
 
     def parameters(self) -> dict[str, torch.nn.Parameter]:
         """Sharded parameters by their name in `PackedPolicy`, tied ones once."""

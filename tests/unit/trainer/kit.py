@@ -170,7 +170,7 @@ def write_model(folder: Path, *, seed: int = 0, architecture: str = "qwen3", **s
         "eos_token_id": None,
     }
     config_class, model_class = model_classes(architecture)
-    with torch.random.fork_rng():
+    with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = model_class(config_class(**shape | sizes))
         for parameter in model.parameters():
