@@ -10,10 +10,10 @@ from __future__ import annotations
 import asyncio
 from asyncio import Future
 from collections.abc import Collection, Mapping
-from functools import partial
 from typing import Final
 
 from milepost.messages.bus.alarm import Alarm
+from milepost.messages.bus.answering import Answering
 from milepost.messages.bus.answers import Aside
 from milepost.messages.bus.delivery import Kind
 from milepost.messages.bus.host import Host
@@ -22,16 +22,14 @@ from milepost.messages.bus.links import Links
 from milepost.messages.bus.loop_delay import watcher_of
 from milepost.messages.bus.mailbox import Mailbox
 from milepost.messages.bus.packing import Packing
+from milepost.messages.bus.replies import Replies
 from milepost.messages.bus.report import report
 from milepost.messages.bus.returning import Origin, Returning
 from milepost.messages.bus.source import Entry
 from milepost.messages.bus.statistics import BusStatistics
 from milepost.messages.bus.transport import Events, Frames, Transport
 from milepost.messages.bus.zeromq import Peer, ZmqTransport
-from milepost.messages.control import NotUnderstood
-from milepost.messages.envelope import PROTOCOL
 from milepost.messages.errors import BusClosed, ProtocolError, Undelivered
-from milepost.messages.layout import Encoded
 from milepost.messages.limits import BusLimits
 from milepost.messages.shared import Message
 
@@ -60,10 +58,12 @@ class Bus:
             flush_soon=self._flush_soon,
             released=self._released,
         )
-        self._mailbox = Mailbox(self._host, self._on_arrival)
+        self._replies = Replies(self._host)
+        self._mailbox = Mailbox(self._host, self._replies, self._on_arrival)
         self._aside = Aside(self._loop)
         self._packing = Packing(name, run_id, limits, self._loop, self._give_back, self._alarm.wake)
         self._links = Links(self._host, self._packing, self._aside, self._loop)
+        self._answering = Answering(self._host, self._mailbox, self._packing, self._aside)
         self._returning = Returning(
             self._loop, self._links.send_released, self._mailbox.send_released
         )
@@ -223,7 +223,7 @@ class Bus:
                 message = self._packing.unpack(header, frames, origin)
         except ProtocolError as error:
             if self._mailbox.head() is entry:
-                self._refuse(entry, str(error))
+                self._answering.refuse(entry, str(error))
             return None
         self._mailbox.take(entry)
         entry.frames = ()
@@ -242,50 +242,8 @@ class Bus:
         entry = incoming.entry
         if entry is None or not incoming.wants_reply:
             raise ValueError(f"{incoming.source} did not ask: {type(incoming.message).__name__}")
-        if self._closed or not self._mailbox.can_answer(entry):
-            return
-        encoded = self._packing.pack(message)
-        message_id = next(self._host.ids)
-        entry.open = False
-        if encoded is None or (
-            encoded.buffers
-            and self._packing.shares(encoded)
-            and self._host.transport.is_local(self.name)
-        ):
-            self._aside.start(self._reply_aside(entry, message_id, message, encoded))
-        else:
-            self._mailbox.reply(entry, Kind.REPLY, message_id, encoded)
-
-    async def _reply_aside(
-        self, entry: Entry, message_id: int, message: Message, encoded: Encoded | None
-    ) -> None:
-        local = self._host.transport.is_local(self.name)
-        try:
-            packed = await self._packing.pack_aside(message_id, message, encoded, local=local)
-        except (TypeError, ValueError) as error:
-            self._send_refusal(entry, f"the answer cannot travel: {error}")
-            return
-        settle = partial(self._packing.settle, message_id)
-        entry.open = True
-        if self._mailbox.can_answer(entry):
-            self._mailbox.reply(entry, Kind.REPLY, message_id, packed, settle)
-        else:
-            settle(taken=False)
-        entry.open = False
-
-    def _refuse(self, entry: Entry, reason: str) -> None:
-        self._mailbox.take(entry)
-        self._mailbox.num_refused += 1
-        entry.frames = ()
-        self._send_refusal(entry, reason)
-
-    def _send_refusal(self, entry: Entry, reason: str) -> None:
-        entry.open = False
-        major, minor = PROTOCOL
-        message = NotUnderstood(type=entry.header.type, major=major, minor=minor, reason=reason)
-        encoded = self._packing.pack(message)
-        assert encoded is not None, "a refusal is small"
-        self._mailbox.reply(entry, Kind.REFUSED, next(self._host.ids), encoded)
+        if not self._closed:
+            self._answering.reply(entry, message)
 
     # ---- events --------------------------------------------------------------------------
 
@@ -323,7 +281,7 @@ class Bus:
         self._mailbox.flush()
 
     def _do_what_is_due(self, now: float) -> float:
-        parts = (self._mailbox, self._packing.lender, self._links)
+        parts = (self._mailbox, self._replies, self._packing.lender, self._links)
         for part in parts:
             if part.due <= now:
                 part.tick(now)
@@ -360,7 +318,7 @@ class Bus:
         return failed
 
     def _unsettled(self) -> bool:
-        return bool(self._mailbox.owing) or self._links.unsettled
+        return bool(self._replies.owing) or self._links.unsettled
 
     def _notice_settled(self, settled: Future[None]) -> None:
         if not settled.done() and not self._unsettled():

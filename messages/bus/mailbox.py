@@ -1,27 +1,22 @@
-"""Our mailbox: what arrived and was not taken, whom to acknowledge, answers still on their way."""
+"""Our mailbox: what arrived and was not taken, and whom to tell what was."""
 
 from __future__ import annotations
 
 from collections import OrderedDict, deque
 from collections.abc import Callable
-from typing import Final
 
 from milepost.messages.bus.delivery import (
     Delivery,
     Kind,
-    pack_delivery,
     unpack_delivery,
     unpack_released,
 )
 from milepost.messages.bus.host import ACK_DELAY_S, Host
-from milepost.messages.bus.source import Entry, Reply, Source
+from milepost.messages.bus.replies import Replies
+from milepost.messages.bus.source import Entry, Source
 from milepost.messages.bus.transport import Frames
 from milepost.messages.envelope import unpack_header
 from milepost.messages.errors import ProtocolError
-from milepost.messages.layout import Encoded
-
-RESEND_AFTER_S: Final = 0.2
-"""A routine probe does not repeat younger answers: they are probably on their way."""
 
 
 class Mailbox:
@@ -29,11 +24,13 @@ class Mailbox:
 
     Args:
         host: the bus.
+        replies: what goes back.
         arrived: called after a message was put in.
     """
 
-    def __init__(self, host: Host, arrived: Callable[[], None]) -> None:
+    def __init__(self, host: Host, replies: Replies, arrived: Callable[[], None]) -> None:
         self.host = host
+        self.replies = replies
         self._arrived = arrived
         self.entries: deque[Entry] = deque()
         self.sources: OrderedDict[bytes, Source] = OrderedDict()
@@ -42,8 +39,6 @@ class Mailbox:
         """When `tick` has something to do."""
         self._to_tell: dict[bytes, Source] = {}
         """Links with messages taken that were not acknowledged yet."""
-        self.owing: dict[bytes, Source] = {}
-        """Links with answers that their asker has not acknowledged."""
         self.num_received = 0
         self.num_taken = 0
         self.num_duplicates = 0
@@ -51,8 +46,6 @@ class Mailbox:
         self.num_skipped = 0
         self.num_refused = 0
         self.num_junk = 0
-        self.num_reply_retries = 0
-        self.num_unroutable = 0
         self.peak = 0
 
     # ---- arrival -------------------------------------------------------------------------
@@ -111,12 +104,12 @@ class Mailbox:
             if kind is Kind.PROBE:
                 # It talked to an earlier incarnation of us; the answer says so.
                 stranger = Source(route, "?", 0, 1, delivery.received)
-                self._send(stranger, Kind.ACK, delivery.last)
+                self.replies.send(stranger, Kind.ACK, delivery.last)
             return
         self._follow(source, delivery)
         if kind is Kind.PROBE:
-            self._send(source, Kind.ACK, delivery.last)
-            self._repeat_replies(source, missing=delivery.argument > 0)
+            self.replies.send(source, Kind.ACK, delivery.last)
+            self.replies.repeat(source, missing=delivery.argument > 0)
         elif kind is Kind.SKIP:
             self._skip(source, delivery.argument)
         elif kind is Kind.RELEASE:
@@ -127,7 +120,7 @@ class Mailbox:
     def _welcome(self, source: Source) -> None:
         for other in self.sources.values():
             if other.name == source.name and other.incarnation < source.incarnation:
-                self._drop_replies(other)
+                self.replies.drop(other)
         self.sources[source.route] = source
         if len(self.sources) > self.host.limits.links_max:
             now = self.host.clock()
@@ -142,20 +135,14 @@ class Mailbox:
             source.received = delivery.base - 1
             if not source.untaken:
                 source.taken = source.received
-        replies = source.replies
-        if not replies or replies[0].sequence > delivery.received:
-            return
-        while replies and replies[0].sequence <= delivery.received:
-            replies.popleft().settled(taken=True)
-        if not replies:
-            self.owing.pop(source.route, None)
+        self.replies.acknowledged(source, delivery.received)
 
     def _gap(self, source: Source, sequence: int) -> None:
         """Something before `sequence` is missing: say so, once."""
         if source.gap_told != source.received + 1:
             source.gap_told = source.received + 1
             self.num_gaps += 1
-            self._send(source, Kind.ACK, sequence)
+            self.replies.send(source, Kind.ACK, sequence)
 
     def _skip(self, source: Source, sequence: int) -> None:
         if sequence == source.received + 1:
@@ -204,7 +191,10 @@ class Mailbox:
         elif source.num_untold == 1:
             # The answer will tell; this is for the case that it takes long.
             self._to_tell[source.route] = source
-            self._due(self.host.clock() + ACK_DELAY_S)
+            due = self.host.clock() + ACK_DELAY_S
+            if due < self.due:
+                self.due = due
+                self.host.wake(due)
         if self.paused and len(self.entries) * 2 <= self.host.limits.inbox_messages_max:
             self.paused = False
             self.host.transport.pause(False)  # noqa: FBT003
@@ -220,7 +210,7 @@ class Mailbox:
         links, self._to_tell = self._to_tell, {}
         for source in links.values():
             if source.num_untold:
-                self._send(source, Kind.ACK, 0)
+                self.replies.send(source, Kind.ACK, 0)
 
     # ---- answering -----------------------------------------------------------------------
 
@@ -232,88 +222,14 @@ class Mailbox:
             and entry.deadline > self.host.clock()
         )
 
-    def reply(
-        self,
-        entry: Entry,
-        kind: Kind,
-        message_id: int,
-        encoded: Encoded,
-        settle: Callable[[bool], None] | None = None,
-    ) -> None:
-        """Send this answer, and keep it until the asker has it."""
-        source = entry.source
-        sequence = source.reply_sequence
-        source.reply_sequence += 1
-        header = self.host.header(encoded.type, message_id, entry.header.id, sequence)
-        frames: Frames = (header, *encoded.frames())
-        reply = Reply(kind, sequence, frames, entry.deadline, settle)
-        source.replies.append(reply)
-        self.owing[source.route] = source
-        self._put(source, reply)
-        self._due(reply.deadline)
-
-    def _due(self, due: float) -> None:
-        if due < self.due:
-            self.due = due
-            self.host.wake(due)
-
-    def _put(self, source: Source, reply: Reply) -> None:
-        reply.sent_at = self.host.clock()
-        argument = reply.sequence if reply.kind is Kind.SKIP else 0
-        self._send(source, reply.kind, argument, reply.frames)
-
-    def _repeat_replies(self, source: Source, *, missing: bool) -> None:
-        before = self.host.clock() - (0.0 if missing else RESEND_AFTER_S)
-        for reply in source.replies:
-            if reply.sent_at <= before:
-                self.num_reply_retries += 1
-                self._put(source, reply)
-
-    def _send(self, source: Source, kind: Kind, argument: int, frames: Frames = ()) -> None:
-        source.num_untold = 0
-        replies = source.replies
-        delivery = pack_delivery(
-            kind.value,
-            self.host.incarnation,
-            replies[0].sequence if replies else source.reply_sequence,
-            source.reply_sequence - 1,
-            source.received,
-            source.taken,
-            argument,
-        )
-        if not self.host.transport.send_back(source.route, (delivery, *frames)):
-            self.num_unroutable += 1
-
     def send_released(self, route: bytes, body: bytes) -> None:
         """Give back shared memory that came with messages of this link."""
         source = self.sources.get(route)
         if source is not None:
-            self._send(source, Kind.RELEASE, 0, (body,))
-
-    # ---- time ----------------------------------------------------------------------------
+            self.replies.send(source, Kind.RELEASE, 0, (body,))
 
     def tick(self, now: float) -> None:
-        """Send acknowledgements that are due; give up answers whose asker has."""
+        """Send acknowledgements that are due."""
+        del now
         self.due = float("inf")
         self.flush()
-        due = float("inf")
-        for source in list(self.owing.values()):
-            for reply in source.replies:
-                if reply.kind is Kind.SKIP:
-                    continue
-                if reply.deadline <= now:
-                    reply.kind = Kind.SKIP
-                    reply.settled(taken=False)
-                    self._put(source, reply)
-                else:
-                    due = min(due, reply.deadline)
-            if all(reply.kind is Kind.SKIP for reply in source.replies):
-                self._drop_replies(source)
-        if due != float("inf"):
-            self._due(due)
-
-    def _drop_replies(self, source: Source) -> None:
-        for reply in source.replies:
-            reply.settled(taken=False)
-        source.replies.clear()
-        self.owing.pop(source.route, None)

@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
+from milepost.messages.bus.answer_stream import AnswerStream
 from milepost.messages.bus.delivery import Delivery, Kind, pack_delivery, unpack_released
 from milepost.messages.bus.host import ACK_DELAY_S, Host
 from milepost.messages.bus.sent import Sent
@@ -52,13 +53,11 @@ class Outbound:
         self._next_sequence = 1
         self._unacked_bytes = 0
         self._received_by_peer = 0
-        self._replies_received = 0
+        self.answers = AnswerStream()
         self._reply_acks = 0
-        self._gap_told = 0
         self.num_sent = 0
         self.num_retries = 0
         self.num_late = 0
-        self.num_duplicates = 0
         self.num_restarts = 0
         self.num_failed = 0
         self.peak = 0
@@ -139,14 +138,14 @@ class Outbound:
     def _send(self, kind: Kind, argument: int, frames: Frames = ()) -> None:
         self._reply_acks = 0
         unacked = self.unacked
-        replies = self._replies_received
+        received = self.answers.received
         delivery = pack_delivery(
             kind.value,
             self.host.incarnation,
             unacked[0].sequence if unacked else self._next_sequence,
             self._next_sequence - 1,
-            replies,
-            replies,
+            received,
+            received,
             argument,
         )
         # Lost for want of room is lost as on a broken connection: the next probe finds it.
@@ -178,42 +177,19 @@ class Outbound:
         if kind is Kind.RELEASE:
             self.host.released(unpack_released(frames[0]))
         elif kind is Kind.SKIP:
-            self._is_next(delivery.base, delivery.argument)
-        if self._is_complete(delivery):
+            self.answers.take(delivery.base, delivery.argument)
+        if self.answers.is_complete(delivery):
             self._acknowledge(delivery)
             if kind is Kind.ACK and delivery.argument:
                 self._resend(delivery.received, delivery.argument)
-
-    def _is_complete(self, delivery: Delivery) -> bool:
-        """Whether no answer is missing. A refusal among them would be the true end of a tell."""
-        if delivery.base > self._replies_received + 1:
-            self._replies_received = delivery.base - 1
-        if delivery.last <= self._replies_received:
-            return True
-        self._missing()
-        return False
-
-    def _missing(self) -> None:
-        if self._gap_told != self._replies_received + 1:
-            self._gap_told = self._replies_received + 1
-            self._probe(self.host.clock())
-
-    def _is_next(self, base: int, sequence: int) -> bool:
-        """Whether this is the next one in the stream of answers; a gap is asked for."""
-        if base > self._replies_received + 1:
-            self._replies_received = base - 1
-        if sequence == self._replies_received + 1:
-            self._replies_received = sequence
-            return True
-        if sequence <= self._replies_received:
-            self.num_duplicates += 1
-        else:
-            self._missing()
-        return False
+        elif self.answers.is_new_gap():
+            self._probe(self.last_heard)
 
     def _on_reply(self, delivery: Delivery, frames: Frames) -> None:
         header = unpack_header(frames[0])
-        if not self._is_next(delivery.base, header.sequence):
+        if not self.answers.take(delivery.base, header.sequence):
+            if header.sequence > self.answers.received and self.answers.is_new_gap():
+                self._probe(self.last_heard)
             return
         sent = self.asks.pop(header.cause, None)
         if sent is None and delivery.kind is Kind.REFUSED:
@@ -264,8 +240,7 @@ class Outbound:
             return True
         self.num_restarts += 1
         self._received_by_peer = 0
-        self._replies_received = 0
-        self._gap_told = 0
+        self.answers.restart()
         first_untaken = self.unacked[0].sequence if self.unacked else self._next_sequence
         for sent in list(self.asks.values()):
             if 0 < sent.sequence < first_untaken:
@@ -321,7 +296,7 @@ class Outbound:
 
     def _probe(self, now: float) -> None:
         self._last_probe = now
-        self._send(Kind.PROBE, int(self._gap_told > self._replies_received))
+        self._send(Kind.PROBE, int(self.answers.has_gap))
 
     def _fail(self, sent: Sent, reason: str) -> None:
         self.asks.pop(sent.id, None)
@@ -329,19 +304,15 @@ class Outbound:
         sent.fail(self.peer, reason)
 
     def _state_of(self, sent: Sent, now: float) -> str:
-        waited = f"within {now - sent.created:.1f} s"
         heard = (
             f"last heard from {now - self.last_heard:.1f} s ago"
             if self.last_heard
             else ("never heard from")
         )
         peer = f"{self.peer} was {heard}" + (f", {self.problem}" if self.problem else "")
-        if sent.sequence == 0:
-            return f"found no room {waited}: {len(self.unacked)} sent and not taken; {peer}"
-        if self.unacked and sent.sequence >= self.unacked[0].sequence:
-            arrived = "arrived but was" if sent.sequence <= self._received_by_peer else "was"
-            return f"{arrived} not taken {waited}; {peer}"
-        return f"was taken but not answered {waited}; {peer}"
+        first = self.unacked[0].sequence if self.unacked else self._next_sequence
+        what = sent.state(first, self._received_by_peer, len(self.unacked))
+        return f"{what} within {now - sent.created:.1f} s; {peer}"
 
     def fail_all(self, reason: str) -> list[Undelivered]:
         """Give everything up; returns what was told to whoever waits."""

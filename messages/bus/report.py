@@ -59,9 +59,9 @@ def _mailbox(host: Host, mailbox: Mailbox, now: float) -> MailboxStatistics:
         skipped=mailbox.num_skipped,
         refused=mailbox.num_refused,
         junk=mailbox.num_junk + host.transport.num_oversized,
-        replies_unacked=sum(len(one.replies) for one in mailbox.owing.values()),
-        reply_retries=mailbox.num_reply_retries,
-        unroutable=mailbox.num_unroutable,
+        replies_unacked=sum(len(one.replies) for one in mailbox.replies.owing.values()),
+        reply_retries=mailbox.replies.num_retries,
+        unroutable=mailbox.replies.num_unroutable,
     )
 
 
@@ -82,7 +82,7 @@ def _link(host: Host, link: Outbound, now: float) -> LinkStatistics:
         silence_s=now - link.last_heard if link.last_heard else -1.0,
         sent=link.num_sent,
         retries=link.num_retries,
-        duplicates=link.num_duplicates,
+        duplicates=link.answers.num_duplicates,
         late_answers=link.num_late,
         failed=link.num_failed,
         restarts=link.num_restarts,

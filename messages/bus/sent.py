@@ -72,6 +72,20 @@ class Sent:
             error = Unanswered if self.is_ask else Undelivered
             self.future.set_exception(error(peer, f"{self.type} {reason}"))
 
+    def state(self, first_untaken: int, received: int, num_untaken: int) -> str:
+        """What is known of it, to be followed by a time.
+
+        Args:
+            first_untaken: lowest number that the peer has not taken.
+            received: all up to this number have arrived at the peer.
+            num_untaken: messages that the peer has not taken.
+        """
+        if self.sequence == 0:
+            return f"found no room ({num_untaken} sent and not taken)"
+        if self.sequence < first_untaken:
+            return "was taken but not answered"
+        return "arrived but was not taken" if self.sequence <= received else "was not taken"
+
     def settled(self, *, taken: bool) -> None:
         """Its frames are not sent again."""
         self.frames = ()
