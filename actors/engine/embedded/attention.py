@@ -19,16 +19,18 @@ from milepost.actors.engine.embedded.cache import KeyValueCache
 
 @dataclass(frozen=True, slots=True)
 class DecodeGroup:
-    """Rows [0, W) with one query each; they are tokens [0, W) of the pass.
+    """W rows with one query each; they are tokens [0, W) of the pass.
 
     Attributes:
-        keys: per layer [W, kv_heads, L, head_dim], views of the cache.
-        values: as `keys`.
+        sources: per layer, a view of the part of the cache in use. Without `rows` it is
+            [W, kv_heads, 2, L, head_dim], exactly these rows; with them it is
+            [slots, L, 2, kv_heads, head_dim], and the rows are copied out of it.
+        rows: int64 [W], or None when they lie side by side.
         bias: [W, 1, 1, L], 0 where a key may be seen, -inf elsewhere.
     """
 
-    keys: tuple[Tensor, ...]
-    values: tuple[Tensor, ...]
+    sources: tuple[Tensor, ...]
+    rows: Tensor | None
     bias: Tensor
 
     @property
@@ -38,11 +40,14 @@ class DecodeGroup:
 
     def attend(self, layer: int, queries: Tensor) -> Tensor:
         """Attention of queries [W, heads, head_dim]; [W, heads * head_dim] comes back."""
-        keys = self.keys[layer]
+        source = self.sources[layer]
+        if self.rows is not None:
+            source = source.index_select(0, self.rows).transpose(1, 3)
+        keys, values = source.unbind(2)
         rows, kv_heads, length, head_dim = keys.shape
         blocks = queries.reshape(rows, kv_heads, -1, head_dim)
         bias = self.bias.expand(rows, 1, blocks.shape[2], length)
-        mixed = scaled_dot_product_attention(blocks, keys, self.values[layer], attn_mask=bias)
+        mixed = scaled_dot_product_attention(blocks, keys, values, attn_mask=bias)
         return mixed.reshape(rows, -1)
 
 

@@ -48,17 +48,6 @@ class KeyValueCache:
         """Copy positions [0, length) of one row to another."""
         self.values[:, target, :length] = self.values[:, source, :length]
 
-    def swap(self, first: int, second: int, first_length: int, second_length: int) -> None:
-        """Exchange two rows, of which only the given lengths matter."""
-        if first_length == 0:
-            self.copy(second, first, second_length)
-        elif second_length == 0:
-            self.copy(first, second, first_length)
-        else:
-            kept = self.values[:, first, :first_length].clone()
-            self.copy(second, first, second_length)
-            self.values[:, second, :first_length] = kept
-
     def clear(self, row: int) -> None:
         """Zero a row that may hold NaN."""
         self.values[:, row] = 0

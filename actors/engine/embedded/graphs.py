@@ -28,7 +28,7 @@ class _Recorded:
 
     Attributes:
         graph: a `torch.cuda.CUDAGraph`.
-        columns: int64 [3, window], read by it.
+        columns: int64 [4, window], read by it.
         states: [window, hidden], written by it.
         weights: kept alive, as their address names the graph.
     """

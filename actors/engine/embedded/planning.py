@@ -52,19 +52,22 @@ class Plan:
     """One forward pass.
 
     Attributes:
-        columns: int64 [3, N], ids, positions and cache indices of its tokens.
-        first_row: first row of the decode group.
+        columns: int64 [4, N]: ids, positions and cache indices of its tokens, and their rows (of
+            the decode group only).
         window: rows of the decode group; they are tokens [0, window).
+        first_row: the first of them, when they lie side by side, else -1.
         length: keys that the decode group reads.
-        decoding: int64, rows that get one token more; row r is token r - first_row of the pass.
+        decoding: int64, rows that get one token more.
+        decoding_tokens: int64, the tokens of the pass that these rows are.
         chunks: prefill.
     """
 
     columns: NDArray[np.int64]
-    first_row: int
     window: int
+    first_row: int
     length: int
     decoding: NDArray[np.int64]
+    decoding_tokens: NDArray[np.int64]
     chunks: tuple[Chunk, ...]
 
 
@@ -100,14 +103,12 @@ class Planner:
         self._prefill_tokens_max = prefill_tokens_max
         self._rows_step = _ROWS_STEP_GRAPHED if graphed else 1
         self._length_step = _LENGTH_STEP_GRAPHED if graphed else _LENGTH_STEP
-        self._row_starts = np.arange(scheduler.rows.slots) * cache.num_positions
         self._places = torch.arange(cache.num_positions, device=cache.device)
         self._hidden, self._seen = torch.tensor(
             [float("-inf"), 0.0], dtype=cache.values.dtype, device=cache.device
         ).unbind(0)
-        self._in_use = (0, 0, 0)
-        self._keys: tuple[Tensor, ...] = ()
-        self._values: tuple[Tensor, ...] = ()
+        self._shape = (0, 0, 0)
+        self._sources: tuple[Tensor, ...] = ()
 
     def plan(self) -> Plan | None:
         """The next pass: every decoding row, and prefill; None when nobody computes."""
@@ -118,22 +119,30 @@ class Planner:
         first, window = self._window(decoding)
         chunks = self._cut_chunks(window)
         num_tokens = window + sum(chunk.end - chunk.start for chunk in chunks)
-        columns = np.empty((3, num_tokens), np.int64)
-        self._fill_decode(columns[:, :window], first)
+        columns = np.empty((4, num_tokens), np.int64)
+        if first >= 0:
+            tokens = decoding - first
+            self._fill_window(columns[:, :window], first)
+        else:
+            tokens = np.arange(decoding.size)
+            self._fill_rows(columns[:, :window], decoding)
         for chunk in chunks:
             _fill_chunk(columns, chunk, self._cache.num_positions)
         longest = int(scheduler.rows.kv_length[scheduler.where].max()) + 1 if decoding.size else 1
         length = min(_round_up(longest, self._length_step), self._cache.num_positions)
-        return Plan(columns, first, window, length, decoding, chunks)
+        return Plan(columns, window, first, length, decoding, tokens, chunks)
 
     def batch(self, plan: Plan) -> Batch:
         """The pass as the decoder takes it, on its device."""
         return self.lay_out(torch.from_numpy(plan.columns).to(self._cache.device), plan)
 
     def lay_out(self, columns: Tensor, plan: Plan) -> Batch:
-        """As `batch`, with the columns given as int64 [3, N] on the device."""
-        ids, positions, write_index = columns.unbind(0)
-        decode = self._decode_group(positions[: plan.window], plan) if plan.window else None
+        """As `batch`, with the columns given as int64 [4, N] on the device."""
+        ids, positions, write_index, rows = columns.unbind(0)
+        decode = None
+        if plan.window:
+            window = plan.window
+            decode = self._decode_group(positions[:window], rows[:window], plan)
         prefill: tuple[PrefillGroup, ...] = ()
         if plan.chunks:
             groups = _group_pieces(_cut_pieces(plan.chunks))
@@ -141,15 +150,22 @@ class Planner:
         return Batch(ids, positions, write_index, decode, prefill)
 
     def _window(self, decoding: NDArray[np.int64]) -> tuple[int, int]:
-        """First row and number of rows of the decode group."""
-        first, window, step = 0, 0, self._rows_step
+        """First row and number of rows of the decode group; first row -1: they are scattered.
+
+        Rows side by side are read where they lie. Idle rows between them compute nothing useful;
+        where they would be the greater part, the decoding rows are copied out instead.
+        """
+        slots, step = self._scheduler.rows.slots, self._rows_step
+        first, window = 0, 0
         if decoding.size:
             first = int(decoding[0]) // step * step
             window = _round_up(int(decoding[-1]) + 1 - first, step)
+            if window > max(2 * decoding.size, step, ROWS_MIN):
+                return -1, max(_round_up(decoding.size, step), ROWS_MIN)
         if 0 < window < ROWS_MIN or self._num_left() < ROWS_MIN:
             window = max(window, ROWS_MIN)
-        window = min(window, self._scheduler.rows.slots)
-        return min(first, self._scheduler.rows.slots - window), window
+        window = min(window, slots)
+        return min(first, slots - window), window
 
     def _num_left(self) -> int:
         """Tokens that prefill would add to the pass, as far as it matters."""
@@ -169,24 +185,38 @@ class Planner:
                 break
         return tuple(chunks)
 
-    def _fill_decode(self, columns: NDArray[np.int64], first: int) -> None:
-        """Ids, positions and cache indices of the window's rows."""
-        rows, window = self._scheduler.rows, slice(first, first + columns.shape[1])
-        columns[0] = rows.current[window]
-        # Idle rows compute at the position that nobody reads.
+    def _fill_window(self, columns: NDArray[np.int64], first: int) -> None:
+        """The rows from `first` on; idle ones compute at the position that nobody reads."""
+        rows, where = self._scheduler.rows, slice(first, first + columns.shape[1])
         unread = self._cache.num_positions - 1
-        columns[1] = np.where(rows.decoding[window], rows.kv_length[window], unread)
-        np.add(self._row_starts[window], columns[1], out=columns[2])
+        columns[0] = rows.current[where]
+        columns[1] = np.where(rows.decoding[where], rows.kv_length[where], unread)
+        columns[3] = rows.numbers[where]
+        np.multiply(columns[3], self._cache.num_positions, out=columns[2])
+        columns[2] += columns[1]
 
-    def _decode_group(self, positions: Tensor, plan: Plan) -> DecodeGroup:
-        in_use = (plan.first_row, plan.window, plan.length)
-        if in_use != self._in_use:
-            rows = slice(plan.first_row, plan.first_row + plan.window)
-            keys, values = self._cache.values[:, rows, : plan.length].transpose(2, 4).unbind(3)
-            self._in_use, self._keys, self._values = in_use, keys.unbind(0), values.unbind(0)
+    def _fill_rows(self, columns: NDArray[np.int64], decoding: NDArray[np.int64]) -> None:
+        """These rows; places left over compute where nobody reads."""
+        rows, count = self._scheduler.rows, decoding.size
+        columns[3, :count] = decoding
+        columns[3, count:] = decoding[0]
+        columns[0] = rows.current[columns[3]]
+        columns[1, :count] = rows.kv_length[decoding]
+        columns[1, count:] = self._cache.num_positions - 1
+        np.multiply(columns[3], self._cache.num_positions, out=columns[2])
+        columns[2] += columns[1]
+
+    def _decode_group(self, positions: Tensor, rows: Tensor, plan: Plan) -> DecodeGroup:
+        shape = (plan.first_row, plan.window, plan.length)
+        if shape != self._shape:
+            in_use = self._cache.values[:, :, : plan.length]
+            if plan.first_row >= 0:
+                last = plan.first_row + plan.window
+                in_use = in_use[:, plan.first_row : last].transpose(2, 4)
+            self._shape, self._sources = shape, in_use.unbind(0)
         is_later = self._places[: plan.length] > positions.view(-1, 1, 1, 1)
         bias = torch.where(is_later, self._hidden, self._seen)
-        return DecodeGroup(self._keys, self._values, bias)
+        return DecodeGroup(self._sources, rows if plan.first_row < 0 else None, bias)
 
 
 def _round_up(value: int, step: int) -> int:

@@ -13,15 +13,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from milepost.actors.engine.embedded.sampling import GREEDY, TRUNCATED, Sampled, SamplerRows
+from milepost.actors.engine.embedded.sampling import GREEDY, PLAIN, TRUNCATED, Sampled, SamplerRows
 from milepost.actors.engine.embedded.sequences import Reply, Sequence, sampling_kinds
 from milepost.actors.engine.embedded.uniforms import stream_key, uniforms
 from milepost.messages.shared import SamplingParams
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-
-    from milepost.actors.engine.embedded.cache import KeyValueCache
 
 NOT_REUSABLE: Final = -1
 """Serial of rows that hold nothing, or keys and values of more than one version."""
@@ -70,6 +68,7 @@ class Rows:
         vocab_size: size of the vocabulary.
 
     Attributes:
+        numbers: int64 [slots], 0, 1, 2, ...
         tokens: int32 [slots, context + 1].
         logprobs: float32 [slots, context + 1], beside sampled tokens.
         known: int64 [slots], tokens of a row in prefill.
@@ -87,6 +86,7 @@ class Rows:
 
     def __init__(self, slots: int, context_tokens: int, vocab_size: int) -> None:
         self.slots, self.context_tokens, self.vocab_size = slots, context_tokens, vocab_size
+        self.numbers = np.arange(slots)
         self.tokens = np.zeros((slots, context_tokens + 1), np.int32)
         self.logprobs = np.zeros((slots, context_tokens + 1), np.float32)
         self._flat_tokens, self._flat_logprobs = self.tokens.ravel(), self.logprobs.ravel()
@@ -171,45 +171,35 @@ class Rows:
         row = int(order.argmin())
         return row if order[row] != never else -1
 
-    def swap(self, first: int, second: int, cache: KeyValueCache) -> None:
-        """Exchange two rows, whatever they hold."""
-        cache.swap(first, second, int(self.kv_length[first]), int(self.kv_length[second]))
-        named = {row: self.of_session.get(self.session[row]) == row for row in (first, second)}
-        pair, crossed = [first, second], [second, first]
-        for array in self._arrays():
-            array[pair] = array[crossed]
-        owners, sessions = self.owner, self.session
-        owners[first], owners[second] = owners[second], owners[first]
-        sessions[first], sessions[second] = sessions[second], sessions[first]
-        for row, origin in ((first, second), (second, first)):
-            if (owner := owners[row]) is not None:
-                owner.row = row
-            if named[origin]:
-                self.of_session[sessions[row]] = row
-
     # ---- sampling ------------------------------------------------------------------------
 
     def cohort(self, rows: NDArray[np.int64], device: torch.device) -> Cohort:
         """What stays the same while exactly these rows sample together."""
+        starts = rows * (self.context_tokens + 1)
+        keys, stops, ends = self._key[rows], self._stops[rows], self.end[rows]
+        sampler = self._sampler(rows, device)
+        return Cohort(rows, side_by_side(rows), starts, sampler, keys, stops, ends)
+
+    def _sampler(self, rows: NDArray[np.int64], device: torch.device) -> SamplerRows:
         kinds = self._kinds[rows]
+        any_kind, num_top = int(np.bitwise_or.reduce(kinds)), int(self._num_top[rows].max())
+        if any_kind == 0 and num_top == 0:
+            return PLAIN
         cut = np.flatnonzero(kinds & TRUNCATED)
 
         def column(values: NDArray[Any]) -> Tensor:
             return torch.from_numpy(values).to(device)[:, None]
 
-        sampler = SamplerRows(
-            kinds=int(np.bitwise_or.reduce(kinds)),
+        return SamplerRows(
+            kinds=any_kind,
             temperature=column(self._temperature[rows]),
             greedy=column((kinds & GREEDY) != 0),
             cut=torch.from_numpy(cut).to(device),
             top_k=column(self._top_k[rows[cut]]),
             top_p=column(self._top_p[rows[cut]]),
             min_p=column(self._min_p[rows[cut]]),
-            num_top=int(self._num_top[rows].max()),
+            num_top=num_top,
         )
-        starts = rows * (self.context_tokens + 1)
-        keys, stops, ends = self._key[rows], self._stops[rows], self.end[rows]
-        return Cohort(rows, side_by_side(rows), starts, sampler, keys, stops, ends)
 
     def uniforms(self, cohort: Cohort) -> NDArray[np.float64]:
         """Random numbers of the tokens that follow the keys and values of these rows."""
@@ -255,28 +245,6 @@ class Rows:
         if session_id and self.of_session.get(session_id) == row:
             del self.of_session[session_id]
         self.session[row] = ""
-
-    def _arrays(self) -> tuple[NDArray[np.generic], ...]:
-        return (
-            self.tokens,
-            self.logprobs,
-            self.known,
-            self.kv_length,
-            self.serial,
-            self.current,
-            self.end,
-            self.busy,
-            self.decoding,
-            self.last_used,
-            self._kinds,
-            self._temperature,
-            self._top_p,
-            self._top_k,
-            self._min_p,
-            self._key,
-            self._num_top,
-            self._stops,
-        )
 
 
 def side_by_side(rows: NDArray[np.int64]) -> slice | NDArray[np.int64]:

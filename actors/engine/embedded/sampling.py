@@ -50,6 +50,11 @@ class SamplerRows:
     num_top: int
 
 
+_NONE: Final = torch.empty(0)
+PLAIN: Final = SamplerRows(0, _NONE, _NONE, _NONE, _NONE, _NONE, _NONE, 0)
+"""Rows that all sample at temperature 1 from the whole vocabulary."""
+
+
 @dataclass(frozen=True, slots=True)
 class Sampled:
     """M sampled tokens.

@@ -1,14 +1,9 @@
-"""Who computes next: waiting sequences get rows, rows that decode stay side by side.
-
-Rows that decode lie within one window, so that attention reads a slice of the cache. Rows in
-between that do not decode (idle prefixes of sessions that will go on, rows in prefill) compute
-nothing useful; when they become too many, decoding rows move together.
-"""
+"""Who computes next: waiting sequences get rows, and take over prefixes that others computed."""
 
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -19,11 +14,6 @@ from milepost.actors.engine.embedded.sequences import Reply, ScoredRow, Sequence
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-
-_HOLES: Final = 4
-"""Rows of the window that may be idle before it is made narrower..."""
-_HOLES_SHARE: Final = 4
-"""... or this part of it: one in four."""
 
 
 class Scheduler:
@@ -164,19 +154,5 @@ class Scheduler:
         return row
 
     def _refresh(self) -> None:
-        """Bring the decoding rows up to date, and together where too many holes are between."""
-        decoding = np.flatnonzero(self.rows.decoding)
-        while (holes := _num_holes(decoding)) > _HOLES and holes * _HOLES_SHARE > decoding.size:
-            # Whichever end stands further off moves into the hole nearest the other end.
-            low, high = int(decoding[0]), int(decoding[-1])
-            between = np.flatnonzero(~self.rows.decoding[low : high + 1]) + low
-            if decoding[1] - low > high - decoding[-2]:
-                self.rows.swap(low, int(between[-1]), self._cache)
-            else:
-                self.rows.swap(high, int(between[0]), self._cache)
-            decoding = np.flatnonzero(self.rows.decoding)
-        self.decoding, self.where = decoding, side_by_side(decoding)
-
-
-def _num_holes(decoding: NDArray[np.int64]) -> int:
-    return int(decoding[-1] - decoding[0]) + 1 - decoding.size if decoding.size else 0
+        self.decoding = np.flatnonzero(self.rows.decoding)
+        self.where = side_by_side(self.decoding)

@@ -99,9 +99,9 @@ class Stepper:
                 last_tokens.append(chunk.offset + chunk.end - chunk.start - 1)
         self._rows.kv_length[self._scheduler.where] += 1
         if ready or plan.decoding.size:
-            picked = plan.decoding - plan.first_row
+            picked = plan.decoding_tokens
             if ready:
-                picked = np.concatenate((picked, np.array(last_tokens)))
+                picked = np.concatenate((picked, last_tokens))
             logits = self._decoder.logits(weights, _pick(states, picked))[: picked.shape[0]]
             self._sample(logits, plan.decoding, ready, result)
         return result

@@ -283,8 +283,8 @@ def test_more_requests_than_rows_all_finish() -> None:
     assert engine.statistics()["running"] == 0
 
 
-def test_decoding_rows_move_together_when_many_leave() -> None:
-    """Attention reads one slice of rows; survivors of a large batch must not pay for its size."""
+def test_the_last_of_a_large_batch_do_not_pay_for_its_size() -> None:
+    """Rows far apart are computed alone, not with everything that lies between them."""
     engine = serving(slots=32, running_max=32, prefill_tokens_max=512)
     lasting = {3, 17, 30}
     asked = [
@@ -296,9 +296,10 @@ def test_decoding_rows_move_together_when_many_leave() -> None:
     outcomes: dict[str, Outcome] = {}
     for _ in range(6):
         outcomes |= {o.key: o for o in step(engine)}
-    decoding = engine._scheduler.decoding
-    assert len(decoding) == 3
-    assert decoding[-1] - decoding[0] < 3 + 5
+    assert engine._scheduler.decoding.tolist() == [3, 17, 30]
+    plan = engine._stepper._planner.plan()
+    assert plan is not None
+    assert plan.window == 4, "three rows, and one to make up the least number"
     outcomes |= drain(engine)
     for n in lasting:
         alone = generate(serving(), asked[n])[f"r{n}"]
