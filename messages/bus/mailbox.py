@@ -131,10 +131,6 @@ class Mailbox:
 
     def _follow(self, source: Source, delivery: Delivery) -> None:
         source.last_heard = self.host.clock()
-        if delivery.base > source.received + 1:
-            source.received = delivery.base - 1
-            if not source.untaken:
-                source.taken = source.received
         self.replies.acknowledged(source, delivery.received)
 
     def _gap(self, source: Source, sequence: int) -> None:

@@ -141,6 +141,19 @@ async def test_a_second_answer_changes_nothing(world: World) -> None:
     assert a.statistics().links[0].late_answers == 0
 
 
+async def test_answers_are_kept_until_they_are_acknowledged_and_no_longer(world: World) -> None:
+    """They ride on the next question, or on an acknowledgement of their own after a moment."""
+    a, b = await world.bus("a"), await world.bus("b")
+    server = serve(b, lambda incoming: b.reply(incoming, incoming.message))
+    for i in range(300):
+        await a.ask("b", numbered(i), deadline_s=60)
+        assert b.statistics().mailbox.replies_unacked <= 2
+    await until(lambda: b.statistics().mailbox.replies_unacked == 0, "the last acknowledgement")
+    await asyncio.gather(*(a.ask("b", numbered(i), deadline_s=60) for i in range(300)))
+    await until(lambda: b.statistics().mailbox.replies_unacked == 0, "the last acknowledgement")
+    await ended(server)
+
+
 async def test_only_a_question_can_be_answered(world: World) -> None:
     a, b = await world.bus("a"), await world.bus("b")
     told = a.tell("b", Begin(), deadline_s=5)

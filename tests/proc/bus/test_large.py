@@ -125,6 +125,11 @@ async def test_the_bytes_under_way_are_bounded_too(world: World) -> None:
     got = [len((await b.receive()).message.tensors[0].data) for _ in range(7)]  # type: ignore[attr-defined]
     await asyncio.gather(*told)
     assert got == [2 << 20] * 6 + [8 << 20]
+    told = [a.tell("b", bucket(2 << 20), deadline_s=10) for _ in range(3)]
+    await until(lambda: b.statistics().mailbox.depth == 2, "two again")
+    for _ in range(3):
+        await b.receive()
+    await asyncio.gather(*told)
 
 
 async def test_what_came_in_shared_memory_is_sent_on_in_place(world: World) -> None:
@@ -144,3 +149,19 @@ async def test_what_came_in_shared_memory_is_sent_on_in_place(world: World) -> N
     await b.close(deadline_s=1)
     assert final == message
     assert segments() == []
+
+
+async def test_a_large_message_given_up_while_it_is_copied_leaves_nothing(world: World) -> None:
+    """And what waits behind it goes on."""
+    a, b = await world.bus("a"), await world.bus("b")
+    given_up = [a.tell("b", bucket(1 << 21), deadline_s=10) for _ in range(3)]
+    behind = a.tell("b", numbered(7), deadline_s=10)
+    for one in given_up:
+        one.cancel()
+    while not behind.done():
+        incoming = await b.receive()
+        if isinstance(incoming.message, EpochAnswer):
+            await behind
+        del incoming
+    await until(lambda: a.statistics().memory.loans == 0, "every loan to end")
+    assert a.statistics().links[0].depth == 0
