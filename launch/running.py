@@ -86,7 +86,8 @@ def run_topology(topology: Topology, options: Options) -> Exit:
     subject = Subject(topology, Machine.look(folder), folder, resuming=options.resume is not None)
     if not holds(CHECKS, subject, options):
         return Exit.REFUSED
-    resume_step = last_checkpoint(folder) if subject.resuming else None
+    # Without a checkpoint a run that was stopped goes on from where it began: step 0.
+    resume_step = (last_checkpoint(folder) or 0) if subject.resuming else None
     if topology.model is not None and not topology.model.path:
         resolved = with_checkpoint(topology, topology.model, folder, options)
         if isinstance(resolved, Exit):

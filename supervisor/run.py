@@ -68,7 +68,8 @@ async def supervise(
     Args:
         topology: resolved and checked; nothing is checked again.
         run_folder: gets everything that the run writes.
-        resume_step: checkpoint of an earlier run in this folder to go on from.
+        resume_step: checkpoint of an earlier run in this folder to go on from; 0 when that had
+            none yet: the run begins again, with what its journals hold. None for a new run.
         display: shown steps, events and snapshots.
         place: where processes are started; this machine when left out.
 
@@ -125,7 +126,8 @@ class _Run:
         timeouts, now_s = self._topology.system.timeouts, time.monotonic()
         core = SupervisorCore(tuple(self._plans.values()), timeouts, fingerprint(), now_s)
         homes = addresses(sockets, self._plans)
-        facts = RunFacts(self._topology, self._run_id, homes, self._resume_step)
+        # At step 0 no checkpoint is loaded; the weights are those that the run began with.
+        facts = RunFacts(self._topology, self._run_id, homes, self._resume_step or None)
         async with self._shell(core, facts, place) as (shell, family):
             home = endpoint(sockets, ATTACH)
             door = await Door.open(home, self._run_id, shell, self._folder.path)
@@ -181,7 +183,7 @@ class _Run:
             shell = Shell(core, bus, recorder, self._display, self._about, tell_s)
             family = Family(facts, self._plans, self._folder, place, shell.handle, shell.broken)
             shell.family = family
-            if self._resume_step is not None:
+            if self._resume_step:
                 core.ending.last_step = self._resume_step
                 shell.scores.load(earlier_events(self._folder.path), self._resume_step)
             recorder.start(shell.broken)

@@ -73,7 +73,7 @@ CHECKS: Final = (
     Check("installed versions are the tested ones", FILES, versions_are_tested),
     Check("the trackers that are asked for are installed", FILES, trackers_are_installed),
     Check("the run folder is new, or this is a resume", FILES, folder_is_ready),
-    Check("a resumed run goes on from a checkpoint of its own", FILES, resume_goes_on),
+    Check("a resumed run goes on as the run that it was", FILES, resume_goes_on),
     Check("the starting checkpoint is complete and of a known kind", FILES, checkpoint_is_complete),
     Check("every line of the prompt files is a prompt", FILES, prompts_are_readable),
     Check("the sockets of every actor have paths that fit", FILES, sockets_fit),

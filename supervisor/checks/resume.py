@@ -11,7 +11,7 @@ from milepost.configs.load import load_topology
 from milepost.configs.problem import ConfigError, Problem
 from milepost.configs.topology import Topology
 from milepost.supervisor.checkpoints import last_checkpoint
-from milepost.supervisor.checks.check import Finding, Subject
+from milepost.supervisor.checks.check import Finding, Note, Subject
 
 UNCHANGEABLE: Final = (
     ("run", "seed"),
@@ -28,7 +28,7 @@ UNCHANGEABLE: Final = (
 
 
 def resume_goes_on(subject: Subject) -> Iterator[Finding]:
-    """A resumed run that skips prompts, trains some twice, or begins from nothing."""
+    """A resumed run that skips prompts, trains some twice, or has nothing left to do."""
     folder = subject.run_folder
     if not subject.resuming or folder is None:
         return
@@ -45,8 +45,8 @@ def resume_goes_on(subject: Subject) -> Iterator[Finding]:
     yield from _differences(before, subject.topology)
     step = last_checkpoint(folder)
     if step is None:
-        what = "no whole checkpoint: the run ended before it had saved one"
-        yield Problem(what, str(folder / "checkpoints"), "start it anew, with another --out")
+        what = "no whole checkpoint yet, so the run begins again with its first step"
+        yield Note(what, str(folder / "checkpoints"))
     elif step >= subject.topology.run.steps:
         what = f"steps = {subject.topology.run.steps}, and all of them are trained"
         yield Problem(what, "$.run.steps", f"set more than {step} to train on")

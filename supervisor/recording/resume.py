@@ -31,7 +31,8 @@ def drop_superseded(run_folder: Path, resume_step: int) -> int:
 
     Args:
         run_folder: of the run.
-        resume_step: steps trained at the checkpoint.
+        resume_step: steps trained at the checkpoint; 0 for a run that begins again, in which the
+            first version is published and evaluated once more.
     """
     path = run_folder / "metrics.jsonl"
     if not path.exists():
@@ -43,7 +44,7 @@ def drop_superseded(run_folder: Path, resume_step: int) -> int:
             dropped.append(line + b"\n")
             continue
         fields = orjson.loads(line)
-        late = steps_done(int(fields["step"]), fields) > resume_step
+        late = not resume_step or steps_done(int(fields["step"]), fields) > resume_step
         (dropped if late else kept).append(line)
     if dropped:
         with (run_folder / SUPERSEDED).open("ab") as file:

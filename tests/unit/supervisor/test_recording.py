@@ -146,6 +146,17 @@ def test_a_resumed_run_takes_out_the_steps_that_it_does_again(tmp_path: Path) ->
     assert len(superseded) == 5
 
 
+def test_a_run_that_begins_again_keeps_no_line(tmp_path: Path) -> None:
+    """It had no checkpoint yet; its first version is evaluated and its first step done again."""
+    (tmp_path / ".milepost").mkdir()
+    files = Files(tmp_path, tensorboard=False)
+    files.step(StepRecorded(source="evaluator", step=0, metrics={"eval/x": 1.0}), 1.0)
+    files.step(StepRecorded(source="trainer-0", step=0, metrics={"train/version": 1.0}), 1.0)
+    files.close()
+    Files(tmp_path, tensorboard=False, resume_step=0).close()
+    assert lines(tmp_path / "metrics.jsonl") == []
+
+
 def test_tensorboard_purges_what_a_resumed_run_does_again(tmp_path: Path) -> None:
     accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
     first = EventFile(tmp_path, 1000.0)

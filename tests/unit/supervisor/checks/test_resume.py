@@ -14,6 +14,7 @@ from milepost.configs.problem import Problem
 from milepost.configs.read import merge, parse_override
 from milepost.supervisor.checkpoints import checkpoint_folder, last_checkpoint, whole_checkpoints
 from milepost.supervisor.checks import Machine, Subject
+from milepost.supervisor.checks.check import Finding
 from milepost.supervisor.checks.resume import resume_goes_on
 
 DOCUMENT: dict[str, Any] = {
@@ -35,12 +36,16 @@ def run_folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def problems(folder: Path, *overrides: str) -> list[str]:
+def findings(folder: Path, *overrides: str) -> list[Finding]:
     document = DOCUMENT
     for override in overrides:
         document = merge(document, parse_override(override))
     subject = Subject(decode(document), Machine.look(folder), folder, resuming=True)
-    return [str(each) for each in resume_goes_on(subject) if isinstance(each, Problem)]
+    return list(resume_goes_on(subject))
+
+
+def problems(folder: Path, *overrides: str) -> list[str]:
+    return [str(each) for each in findings(folder, *overrides) if isinstance(each, Problem)]
 
 
 def test_only_whole_checkpoints_count(run_folder: Path) -> None:
@@ -76,11 +81,13 @@ def test_what_decides_which_prompt_is_next_cannot_change(
     assert f" at {where}, set it back" in problem
 
 
-def test_a_run_without_a_whole_checkpoint_is_started_anew(run_folder: Path) -> None:
+def test_a_run_without_a_whole_checkpoint_begins_again_in_its_folder(run_folder: Path) -> None:
+    """Killed before its first checkpoint: that is a stop like every other, and a person is told."""
     for step in (2, 4):
         (checkpoint_folder(run_folder, step) / "meta.json").unlink()
-    (problem,) = problems(run_folder)
-    assert problem.startswith("no whole checkpoint")
+    assert problems(run_folder) == []
+    (note,) = findings(run_folder)
+    assert "no whole checkpoint yet" in str(note)
 
 
 def test_a_run_that_is_done_has_nothing_left_to_train(run_folder: Path) -> None:
