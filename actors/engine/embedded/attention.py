@@ -1,9 +1,9 @@
 """Attention of the tokens of one forward pass to the rows of the static cache.
 
-The tokens of a pass are packed without padding. For attention they fall into groups: all rows that
-decode (one query each), and rows in prefill of similar lengths. Queries of one key/value head
-attend as one block: grouped-query attention (Ainslie et al. 2023, arXiv:2305.13245) needs no copy
-of keys and values.
+The tokens of a pass fall into groups, one after the other: all rows that decode (one query each),
+then rows in prefill, those with similar numbers of queries together. Queries of decoding rows that
+share a key/value head attend as one block: grouped-query attention (Ainslie et al. 2023,
+arXiv:2305.13245) needs no copy of keys and values.
 """
 
 from __future__ import annotations
@@ -53,42 +53,38 @@ class DecodeGroup:
 
 @dataclass(frozen=True, slots=True)
 class PrefillGroup:
-    """R rows with up to P queries each.
+    """R rows with P queries each, short ones padded; they are tokens [first, end) of the pass.
 
     Attributes:
         rows: int64 [R] of the cache.
-        gather: int64 [R * P], the token of each query; short rows repeat any token.
-        scatter: int64 [tokens], where in the R * P queries each real one lies.
-        tokens: int64 [tokens], where in the pass each real one lies.
+        first: first token of the pass.
+        end: first + R * P.
         length: keys in use, over all rows.
         bias: [R, 1, P, length]; None when every row starts at position 0 (then plain causal).
     """
 
     rows: Tensor
-    gather: Tensor
-    scatter: Tensor
-    tokens: Tensor
+    first: int
+    end: int
     length: int
     bias: Tensor | None
 
-    def attend(self, cached: Tensor, queries: Tensor, mixed: Tensor) -> None:
-        """Write the group's part of `mixed`.
+    def attend(self, cached: Tensor, queries: Tensor) -> Tensor:
+        """Attention of the group; [R * P, heads * head_dim] comes back.
 
         Args:
             cached: [slots, positions, 2, kv_heads, head_dim] of one layer.
-            queries: [N, heads, head_dim].
-            mixed: [N, heads * head_dim].
+            queries: [N, heads, head_dim] of the whole pass.
         """
-        num_rows = self.rows.shape[0]
         heads, head_dim = queries.shape[1:]
-        blocks = queries.index_select(0, self.gather).view(num_rows, -1, heads, head_dim)
+        blocks = queries[self.first : self.end].view(self.rows.shape[0], -1, heads, head_dim)
         window = cached[:, : self.length].index_select(0, self.rows)
         keys, values = window.transpose(1, 3).unbind(2)
         if blocks.is_cuda and keys.shape[1] != heads:
             # The fused CUDA kernels that take a bias want one key head for each query head.
             share = heads // keys.shape[1]
             keys, values = (x.repeat_interleave(share, dim=1) for x in (keys, values))
-        result = scaled_dot_product_attention(
+        mixed = scaled_dot_product_attention(
             blocks.transpose(1, 2),
             keys,
             values,
@@ -96,8 +92,7 @@ class PrefillGroup:
             is_causal=self.bias is None,
             enable_gqa=keys.shape[1] != heads,
         )
-        flat = result.transpose(1, 2).reshape(-1, heads * head_dim)
-        mixed.index_copy_(0, self.tokens, flat.index_select(0, self.scatter))
+        return mixed.transpose(1, 2).reshape(-1, heads * head_dim)
 
 
 def attend(
@@ -108,28 +103,8 @@ def attend(
     queries: Tensor,
 ) -> Tensor:
     """All attention of one layer: queries [N, heads, head_dim] to [N, heads * head_dim]."""
-    if decode is not None and not prefill:
-        return decode.attend(layer, queries)
-    mixed = torch.empty_like(queries).view(queries.shape[0], -1)
+    parts = []
     if decode is not None:
-        mixed[: decode.num_tokens] = decode.attend(layer, queries[: decode.num_tokens])
-    for group in prefill:
-        group.attend(cache.values[layer], queries, mixed)
-    return mixed
-
-
-def causal_bias(positions: Tensor, length: int, dtype: torch.dtype) -> Tensor:
-    """0 for keys up to each query's position, -inf after it.
-
-    Args:
-        positions: int64 [R, P].
-        length: keys.
-        dtype: of the result, as the queries'.
-
-    Returns:
-        [R, 1, P, length].
-    """
-    device = positions.device
-    hidden = torch.arange(length, device=device) > positions[:, None, :, None]
-    seen = torch.zeros((), dtype=dtype, device=device)
-    return torch.where(hidden, float("-inf"), seen)
+        parts.append(decode.attend(layer, queries[: decode.num_tokens]))
+    parts += [group.attend(cache.values[layer], queries) for group in prefill]
+    return parts[0] if len(parts) == 1 else torch.cat(parts)

@@ -55,7 +55,7 @@ class DecodeGraphs:
 
     def hidden(self, weights: Parameters, plan: Plan) -> Tensor:
         """As `Decoder.hidden`; the result is overwritten by the next step."""
-        assert not plan.chunks, "a step with prefill has no fixed shape"
+        assert not plan.groups, "a step with prefill has no fixed shape"
         key = (id(weights), plan.first_row, plan.window, plan.length)
         recorded = self._recorded.get(key)
         if recorded is None:

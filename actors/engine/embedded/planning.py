@@ -9,11 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from milepost.actors.engine.embedded.attention import (
-    DecodeGroup,
-    PrefillGroup,
-    causal_bias,
-)
+from milepost.actors.engine.embedded.attention import DecodeGroup, PrefillGroup
 from milepost.actors.engine.embedded.cache import KeyValueCache
 from milepost.actors.engine.embedded.decoder import Batch
 from milepost.actors.engine.embedded.scheduler import Scheduler
@@ -31,10 +27,12 @@ _LENGTH_STEP_GRAPHED: Final = 256
 """The same where steps are recorded: few shapes serve all steps..."""
 _ROWS_STEP_GRAPHED: Final = 16
 """... and rows are taken by so many."""
-_BIAS_MAX: Final = 4 << 20
-"""Most elements of one row's bias: longer chunks attend block by block."""
-_PADDING_MAX: Final = 16384
-"""Query-key pairs a group may waste on padding before a group of its own is cheaper."""
+_BIAS_MAX: Final = 16 << 20
+"""Most elements of a group's bias."""
+_CHUNK_MIN: Final = 64
+"""Tokens that a chunk of a long row has all the same."""
+_PADDING_MAX: Final = 16
+"""Tokens a group may always waste on padding; beyond them, half of its real tokens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,20 +44,48 @@ class Chunk:
     end: int
     offset: int
 
+    @property
+    def last_token(self) -> int:
+        """Token of the pass whose state gives what follows the chunk."""
+        return self.offset + self.end - self.start - 1
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkGroup:
+    """Chunks that attend together, each padded to `width` tokens.
+
+    Attributes:
+        chunks: at least one; chunk i is tokens [offset + i * width, ...) of the pass.
+        offset: first token of the pass.
+        width: tokens of the longest chunk.
+        length: keys in use, over all rows.
+        is_fresh: every chunk starts at position 0.
+    """
+
+    chunks: tuple[Chunk, ...]
+    offset: int
+    width: int
+    length: int
+    is_fresh: bool
+
+    @property
+    def end(self) -> int:
+        """First token of the pass after the group."""
+        return self.offset + len(self.chunks) * self.width
+
 
 @dataclass(frozen=True, slots=True)
 class Plan:
     """One forward pass.
 
     Attributes:
-        columns: int64 [4, N]: ids, positions and cache indices of its tokens, and their rows (of
-            the decode group only).
+        columns: int64 [4, N]: id, position, cache index and row of each token.
         window: rows of the decode group; they are tokens [0, window).
         first_row: the first of them, when they lie side by side, else -1.
         length: keys that the decode group reads.
         decoding: int64, rows that get one token more.
         decoding_tokens: int64, the tokens of the pass that these rows are.
-        chunks: prefill.
+        groups: prefill.
     """
 
     columns: NDArray[np.int64]
@@ -68,17 +94,7 @@ class Plan:
     length: int
     decoding: NDArray[np.int64]
     decoding_tokens: NDArray[np.int64]
-    chunks: tuple[Chunk, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class _Piece:
-    """Queries [start, end) of one row, as tokens [offset, ...) of the pass."""
-
-    row: int
-    start: int
-    end: int
-    offset: int
+    groups: tuple[ChunkGroup, ...]
 
 
 class Planner:
@@ -87,7 +103,7 @@ class Planner:
     Args:
         scheduler: who computes.
         cache: keys and values.
-        prefill_tokens_max: most prompt tokens of one step.
+        prefill_tokens_max: most prompt tokens of one step, padding not counted.
         graphed: steps that only decode are recorded: keep to few shapes.
     """
 
@@ -113,24 +129,23 @@ class Planner:
     def plan(self) -> Plan | None:
         """The next pass: every decoding row, and prefill; None when nobody computes."""
         scheduler = self._scheduler
-        decoding = scheduler.decoding
+        decoding, rows = scheduler.decoding, scheduler.rows
         if decoding.size == 0 and not scheduler.prefilling:
             return None
         first, window = self._window(decoding)
-        chunks = self._cut_chunks(window)
-        num_tokens = window + sum(chunk.end - chunk.start for chunk in chunks)
-        columns = np.empty((4, num_tokens), np.int64)
+        groups = self._chunk_groups(window) if scheduler.prefilling else ()
+        columns = np.empty((4, groups[-1].end if groups else window), np.int64)
         if first >= 0:
             tokens = decoding - first
             self._fill_window(columns[:, :window], first)
         else:
             tokens = np.arange(decoding.size)
             self._fill_rows(columns[:, :window], decoding)
-        for chunk in chunks:
-            _fill_chunk(columns, chunk, self._cache.num_positions)
-        longest = int(scheduler.rows.kv_length[scheduler.where].max()) + 1 if decoding.size else 1
+        for group in groups:
+            self._fill_group(columns, group)
+        longest = int(rows.kv_length[scheduler.where].max()) + 1 if decoding.size else 1
         length = min(_round_up(longest, self._length_step), self._cache.num_positions)
-        return Plan(columns, window, first, length, decoding, tokens, chunks)
+        return Plan(columns, window, first, length, decoding, tokens, groups)
 
     def batch(self, plan: Plan) -> Batch:
         """The pass as the decoder takes it, on its device."""
@@ -139,15 +154,13 @@ class Planner:
     def lay_out(self, columns: Tensor, plan: Plan) -> Batch:
         """As `batch`, with the columns given as int64 [4, N] on the device."""
         ids, positions, write_index, rows = columns.unbind(0)
-        decode = None
-        if plan.window:
-            window = plan.window
+        decode, window = None, plan.window
+        if window:
             decode = self._decode_group(positions[:window], rows[:window], plan)
-        prefill: tuple[PrefillGroup, ...] = ()
-        if plan.chunks:
-            groups = _group_pieces(_cut_pieces(plan.chunks))
-            prefill = tuple(_group(group, self._cache) for group in groups)
+        prefill = tuple(self._prefill_group(positions, rows, group) for group in plan.groups)
         return Batch(ids, positions, write_index, decode, prefill)
+
+    # ---- decoding rows -------------------------------------------------------------------
 
     def _window(self, decoding: NDArray[np.int64]) -> tuple[int, int]:
         """First row and number of rows of the decode group; first row -1: they are scattered.
@@ -172,19 +185,6 @@ class Planner:
         left = sum(len(seq.tokens) - seq.computed for seq in self._scheduler.prefilling)
         return min(left, self._prefill_tokens_max)
 
-    def _cut_chunks(self, offset: int) -> tuple[Chunk, ...]:
-        chunks = []
-        budget = self._prefill_tokens_max
-        for sequence in self._scheduler.prefilling:
-            start = sequence.computed
-            end = min(sequence.tokens.shape[0], start + budget)
-            chunks.append(Chunk(sequence, start, end, offset))
-            offset += end - start
-            budget -= end - start
-            if budget == 0:
-                break
-        return tuple(chunks)
-
     def _fill_window(self, columns: NDArray[np.int64], first: int) -> None:
         """The rows from `first` on; idle ones compute at the position that nobody reads."""
         rows, where = self._scheduler.rows, slice(first, first + columns.shape[1])
@@ -192,8 +192,7 @@ class Planner:
         columns[0] = rows.current[where]
         columns[1] = np.where(rows.decoding[where], rows.kv_length[where], unread)
         columns[3] = rows.numbers[where]
-        np.multiply(columns[3], self._cache.num_positions, out=columns[2])
-        columns[2] += columns[1]
+        self._fill_places(columns)
 
     def _fill_rows(self, columns: NDArray[np.int64], decoding: NDArray[np.int64]) -> None:
         """These rows; places left over compute where nobody reads."""
@@ -203,6 +202,9 @@ class Planner:
         columns[0] = rows.current[columns[3]]
         columns[1, :count] = rows.kv_length[decoding]
         columns[1, count:] = self._cache.num_positions - 1
+        self._fill_places(columns)
+
+    def _fill_places(self, columns: NDArray[np.int64]) -> None:
         np.multiply(columns[3], self._cache.num_positions, out=columns[2])
         columns[2] += columns[1]
 
@@ -214,75 +216,87 @@ class Planner:
                 last = plan.first_row + plan.window
                 in_use = in_use[:, plan.first_row : last].transpose(2, 4)
             self._shape, self._sources = shape, in_use.unbind(0)
-        is_later = self._places[: plan.length] > positions.view(-1, 1, 1, 1)
-        bias = torch.where(is_later, self._hidden, self._seen)
+        bias = self._bias(positions.view(-1, 1, 1, 1), plan.length)
         return DecodeGroup(self._sources, rows if plan.first_row < 0 else None, bias)
+
+    def _bias(self, positions: Tensor, length: int) -> Tensor:
+        """0 for keys up to each query's position, -inf after it: [..., length]."""
+        return torch.where(self._places[:length] > positions, self._hidden, self._seen)
+
+    # ---- prefill -------------------------------------------------------------------------
+
+    def _chunk_groups(self, offset: int) -> tuple[ChunkGroup, ...]:
+        """What goes through the model of rows in prefill, alike chunks together."""
+        cuts = sorted(self._cut(), key=lambda cut: (cut[1] > 0, cut[2] - cut[1]))
+        groups: list[ChunkGroup] = []
+        alike: list[tuple[Sequence, int, int]] = []
+        real = length = 0
+        for cut in cuts:
+            start, end = cut[1:]
+            real, length = real + end - start, max(length, end)
+            padded = (len(alike) + 1) * (end - start)
+            if alike and (
+                (alike[0][1] > 0) != (start > 0)
+                or padded * length > _BIAS_MAX
+                or padded > 1.5 * real + _PADDING_MAX
+            ):
+                groups.append(_grouped(alike, offset))
+                offset, alike, real, length = groups[-1].end, [], end - start, end
+            alike.append(cut)
+        return (*groups, _grouped(alike, offset))
+
+    def _cut(self) -> list[tuple[Sequence, int, int]]:
+        """Sequence, start and end of each chunk, in order of arrival."""
+        cuts = []
+        budget = self._prefill_tokens_max
+        for sequence in self._scheduler.prefilling:
+            start = sequence.computed
+            end = min(len(sequence.tokens), start + budget)
+            if start > 0:
+                end = min(end, start + max(_BIAS_MAX // end, _CHUNK_MIN))
+            cuts.append((sequence, start, end))
+            budget -= end - start
+            if budget <= 0:
+                break
+        return cuts
+
+    def _fill_group(self, columns: NDArray[np.int64], group: ChunkGroup) -> None:
+        part = columns[:, group.offset : group.end].reshape(4, -1, group.width)
+        num_positions = self._cache.num_positions
+        for index, chunk in enumerate(group.chunks):
+            sequence, start, count = chunk.sequence, chunk.start, chunk.end - chunk.start
+            ids, positions, places, rows = part[:, index]
+            ids[:count] = sequence.tokens[start : chunk.end]
+            positions[:count] = self._scheduler.rows.positions[start : chunk.end]
+            rows[:] = sequence.row
+            if count < group.width:
+                ids[count:] = 0
+                positions[count:] = num_positions - 1
+            np.add(positions, sequence.row * num_positions, out=places)
+            if start < sequence.cached:
+                # A scored row reads its cached prefix and must not overwrite it.
+                places[: sequence.cached - start] = (sequence.row + 1) * num_positions - 1
+
+    def _prefill_group(self, positions: Tensor, rows: Tensor, group: ChunkGroup) -> PrefillGroup:
+        tokens = slice(group.offset, group.end)
+        bias = None
+        if not group.is_fresh:
+            own = positions[tokens].view(-1, 1, group.width, 1)
+            bias = self._bias(own, group.length)
+        return PrefillGroup(
+            rows[tokens][:: group.width], group.offset, group.end, group.length, bias
+        )
+
+
+def _grouped(cuts: list[tuple[Sequence, int, int]], offset: int) -> ChunkGroup:
+    width = max(end - start for _, start, end in cuts)
+    chunks = tuple(
+        Chunk(sequence, start, end, offset + index * width)
+        for index, (sequence, start, end) in enumerate(cuts)
+    )
+    length = max(end for _, _, end in cuts)
+    return ChunkGroup(chunks, offset, width, length, is_fresh=cuts[-1][1] == 0)
 
 
 def _round_up(value: int, step: int) -> int:
     return -(-value // step) * step
-
-
-def _fill_chunk(columns: NDArray[np.int64], chunk: Chunk, num_positions: int) -> None:
-    sequence, start, end = chunk.sequence, chunk.start, chunk.end
-    part = columns[:, chunk.offset : chunk.offset + end - start]
-    part[0] = sequence.tokens[start:end]
-    part[1] = np.arange(start, end)
-    part[2] = part[1]
-    if start < sequence.cached:
-        # A scored row reads its cached prefix and must not overwrite it.
-        part[2, : sequence.cached - start] = num_positions - 1
-    part[2] += sequence.row * num_positions
-
-
-def _cut_pieces(chunks: tuple[Chunk, ...]) -> list[_Piece]:
-    """Queries whose bias stays small, shortest first; those that start at 0 before others."""
-    pieces = []
-    for chunk in chunks:
-        start, end = chunk.start, chunk.end
-        block = end - start if start == 0 else max(_BIAS_MAX // end, ROWS_MIN)
-        for first in range(start, end, block):
-            last = min(first + block, end)
-            offset = chunk.offset + first - start
-            pieces.append(_Piece(chunk.sequence.row, first, last, offset))
-    return sorted(pieces, key=lambda piece: (piece.start > 0, piece.end - piece.start))
-
-
-def _group_pieces(pieces: list[_Piece]) -> list[list[_Piece]]:
-    groups: list[list[_Piece]] = []
-    real = longest = widest = 0
-    for piece in pieces:
-        count = piece.end - piece.start
-        if groups:
-            group = groups[-1]
-            longest, widest = max(longest, piece.end), max(widest, count)
-            padded = (len(group) + 1) * longest * widest
-            same_kind = (group[0].start > 0) == (piece.start > 0)
-            wanted = real + count * piece.end
-            if same_kind and padded <= min(2 * wanted + _PADDING_MAX, 4 * _BIAS_MAX):
-                group.append(piece)
-                real = wanted
-                continue
-        groups.append([piece])
-        real, longest, widest = count * piece.end, piece.end, count
-    return groups
-
-
-def _group(pieces: list[_Piece], cache: KeyValueCache) -> PrefillGroup:
-    device = cache.device
-    num_rows = len(pieces)
-    counts = np.array([piece.end - piece.start for piece in pieces])
-    starts = np.array([piece.start for piece in pieces])
-    offsets = np.array([piece.offset for piece in pieces])
-    widest, length = int(counts.max()), int((starts + counts).max())
-    steps = np.arange(widest)
-    real = steps < counts[:, None]
-    gather = offsets[:, None] + np.where(real, steps, 0)
-    scatter = np.flatnonzero(real)
-    indices = [np.array([piece.row for piece in pieces]), gather.ravel(), scatter]
-    rows, gathered, scattered = (torch.from_numpy(x).to(device) for x in indices)
-    bias = None
-    if starts.any():
-        positions = np.where(real, starts[:, None] + steps, 0).reshape(num_rows, widest)
-        bias = causal_bias(torch.from_numpy(positions).to(device), length, cache.values.dtype)
-    return PrefillGroup(rows, gathered, scattered, gathered[scattered], length, bias)

@@ -45,11 +45,10 @@ def find_prefix(rows: Rows, sequence: Sequence, serial: int) -> Prefix:
     tokens = sequence.tokens[:-1]
     own = rows.of_session.get(sequence.session_id, -1)
     if own >= 0 and not rows.busy[own] and rows.serial[own] == serial:
-        held = int(rows.kv_length[own])
-        same = int(common_lengths(rows.tokens[own : own + 1], tokens[:held])[0])
-        if same == min(held, tokens.shape[0]):
+        held = min(int(rows.kv_length[own]), len(tokens))
+        if (rows.tokens[own, :held] == tokens[:held]).all():
             # A session that goes on: all of its row is reused, no other row can be better.
-            return Prefix(own, same)
+            return Prefix(own, held)
     usable = (rows.serial == serial) & ((rows.kv_length > 0) | rows.busy)
     candidates = np.flatnonzero(usable)
     if candidates.size == 0:

@@ -69,6 +69,7 @@ class Rows:
 
     Attributes:
         numbers: int64 [slots], 0, 1, 2, ...
+        positions: int64 [context], 0, 1, 2, ...
         tokens: int32 [slots, context + 1].
         logprobs: float32 [slots, context + 1], beside sampled tokens.
         known: int64 [slots], tokens of a row in prefill.
@@ -86,7 +87,7 @@ class Rows:
 
     def __init__(self, slots: int, context_tokens: int, vocab_size: int) -> None:
         self.slots, self.context_tokens, self.vocab_size = slots, context_tokens, vocab_size
-        self.numbers = np.arange(slots)
+        self.numbers, self.positions = np.arange(slots), np.arange(context_tokens)
         self.tokens = np.zeros((slots, context_tokens + 1), np.int32)
         self.logprobs = np.zeros((slots, context_tokens + 1), np.float32)
         self._flat_tokens, self._flat_logprobs = self.tokens.ravel(), self.logprobs.ravel()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -86,7 +87,7 @@ class Stepper:
         states = self._states(weights, plan)
         ready: list[Reply] = []
         last_tokens: list[int] = []
-        for chunk in plan.chunks:
+        for chunk in chain.from_iterable(group.chunks for group in plan.groups):
             sequence = chunk.sequence
             is_whole = self._advance(chunk)
             if isinstance(sequence, ScoredRow):
@@ -96,7 +97,7 @@ class Stepper:
             elif is_whole:
                 assert isinstance(sequence, Reply), f"{type(sequence).__name__} cannot decode"
                 ready.append(sequence)
-                last_tokens.append(chunk.offset + chunk.end - chunk.start - 1)
+                last_tokens.append(chunk.last_token)
         self._rows.kv_length[self._scheduler.where] += 1
         if ready or plan.decoding.size:
             picked = plan.decoding_tokens
@@ -107,7 +108,7 @@ class Stepper:
         return result
 
     def _states(self, weights: Parameters, plan: Plan) -> Tensor:
-        if self._graphs is not None and not plan.chunks:
+        if self._graphs is not None and not plan.groups:
             return self._graphs.hidden(weights, plan)
         return self._decoder.hidden(weights, self._planner.batch(plan))
 
