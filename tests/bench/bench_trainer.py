@@ -133,7 +133,7 @@ def make_learner(folder: Path, group: RankGroup, estimator: Estimator) -> Learne
         aggregation="per_token",
         microbatch_tokens_max=8192,
     )
-    return Learner(policy, Optimizer(policy, TrainerConfig(lr=1e-3), 100), group, settings)
+    return Learner(policy, Optimizer(policy, group, TrainerConfig(lr=1e-3), 100), group, settings)
 
 
 def cpu_s(work: Callable[[], object]) -> float:

@@ -90,7 +90,7 @@ def test_two_gpus_train_what_one_trains(tmp_path: Path) -> None:
 def test_speed_of_half_precision_on_long_rows(one_gpu: RankGroup, tmp_path: Path) -> None:
     """Packed rows of unequal length; the figure is printed, and must not be absurd."""
     folder = write_model(tmp_path / "large", **LARGE)
-    learner = learner_on(one_gpu, folder, compute=torch.bfloat16, layered=True)
+    learner = learner_on(one_gpu, folder, compute=torch.bfloat16, sharding="layered")
     lengths = [2048, 1500, 900, 4000, 300, 3100, 700, 2500] * 2
     rows: list[Row] = []
     for ids in random_rows(lengths, LARGE["vocab_size"]):

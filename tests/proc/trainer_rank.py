@@ -11,6 +11,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import cast
 
 import torch
 from safetensors.torch import load_file, save_file
@@ -22,7 +23,7 @@ from milepost.actors.trainer.fsdp.group import RankGroup, open_group
 from milepost.actors.trainer.fsdp.learner import Learner, LearnerSettings
 from milepost.actors.trainer.fsdp.model import PackedPolicy, load_model
 from milepost.actors.trainer.fsdp.optimizer import Optimizer
-from milepost.actors.trainer.fsdp.shard import ShardedPolicy
+from milepost.actors.trainer.fsdp.shard import ShardedPolicy, Sharding
 from milepost.actors.trainer.losses.objective import Objective
 from milepost.actors.trainer.rows import read_batch
 from milepost.configs.actors import TrainerConfig
@@ -34,11 +35,11 @@ def learner_on(
     folder: Path,
     *,
     compute: torch.dtype,
-    layered: bool = False,
+    sharding: Sharding | None = None,
     tokens_max: int = 16384,
 ) -> Learner:
     lm = load_model(folder, gradient_checkpointing=False)
-    policy = ShardedPolicy(PackedPolicy(lm), group, compute=compute, layered=layered)
+    policy = ShardedPolicy(PackedPolicy(lm), group, compute=compute, sharding=sharding)
     settings = LearnerSettings(
         objective=Objective(estimator="grpo"),
         aggregation="per_token",
@@ -46,7 +47,7 @@ def learner_on(
     )
     # A large epsilon: AdamW would blow the last bits of a tiny gradient up to whole steps.
     config = TrainerConfig(lr=1e-2, epsilon=0.1)
-    return Learner(policy, Optimizer(policy, config, 100), group, settings)
+    return Learner(policy, Optimizer(policy, group, config, 100), group, settings)
 
 
 def trained(folder: Path, out: Path, ranks: int, device: str, sharding: str) -> dict[str, Tensor]:
@@ -63,7 +64,7 @@ def trained(folder: Path, out: Path, ranks: int, device: str, sharding: str) -> 
     return load_file(out / f"{ranks}{sharding}.safetensors")
 
 
-def main(rank: int, ranks: int, device: str, folder: Path, out: Path, sharding: str) -> None:
+def main(rank: int, ranks: int, device: str, folder: Path, out: Path, sharding: Sharding) -> None:
     torch.set_num_threads(1)
     joined = open_group(
         rank=rank,
@@ -72,8 +73,7 @@ def main(rank: int, ranks: int, device: str, folder: Path, out: Path, sharding: 
         rendezvous=out / f"store{ranks}{sharding}",
         deadline_s=60,
     )
-    layered = sharding == "layered"
-    learner = learner_on(joined, folder, compute=torch.float32, layered=layered, tokens_max=40)
+    learner = learner_on(joined, folder, compute=torch.float32, sharding=sharding, tokens_max=40)
     groups = [group("a", (0.0, 1.0, 0.5)), group("b", (1.0, 0.0, 0.0, 1.0))]
     batch = batch_of(groups, minibatches=2, rank=rank, ranks=ranks)
     learner.train(read_batch(batch, AlgorithmConfig()), 0)
@@ -85,4 +85,4 @@ def main(rank: int, ranks: int, device: str, folder: Path, out: Path, sharding: 
 
 if __name__ == "__main__":
     _, rank, ranks, device, model, out, sharding = sys.argv
-    main(int(rank), int(ranks), device, Path(model), Path(out), sharding)
+    main(int(rank), int(ranks), device, Path(model), Path(out), cast("Sharding", sharding))

@@ -122,7 +122,7 @@ def load_checkpoint(folder: Path, learner: Learner) -> CheckpointMeta:
         if not isinstance(found, TensorStorageMetadata) or found.size != tensor.shape:
             raise CheckpointDamaged(f"{folder} holds {name} as {found}, not {tuple(tensor.shape)}")
     load(state, storage_reader=reader)
-    learner.optimizer.restore(meta.optimizer_step)
+    learner.optimizer.step_count = meta.optimizer_step
     if meta.world_size == learner.group.world_size:
         data = bytearray(b64decode(meta.rng_states[learner.group.rank]))
         torch.set_rng_state(torch.frombuffer(data, dtype=torch.uint8))

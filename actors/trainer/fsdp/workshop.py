@@ -108,7 +108,7 @@ class Workshop:
             "dtype": str(self._dtype).removeprefix("torch."),
             "device": str(device),
             "attention": "varlen" if varlen else "padded blocks",
-            "sharded": "by layer" if policy.layered else "as one group",
+            "sharded": policy.sharding,
             "rank": self._group.rank,
             "ranks": self._group.world_size,
             "version": self.meta.step if self.meta else 0,
@@ -203,7 +203,7 @@ def _make_learner(topology: Topology, source: Path, group: RankGroup) -> Learner
         aggregation=algorithm.aggregation,
         microbatch_tokens_max=trainer.microbatch_tokens_max,
     )
-    return Learner(policy, Optimizer(policy, trainer, steps), group, settings)
+    return Learner(policy, Optimizer(policy, group, trainer, steps), group, settings)
 
 
 def objective_of(algorithm: AlgorithmConfig) -> Objective:

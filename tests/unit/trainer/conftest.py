@@ -52,20 +52,20 @@ def make_learner(rank_group: RankGroup, model_folder: Path) -> Callable[..., Lea
         objective: Objective | None = None,
         aggregation: Any = "per_token",
         tokens_max: int = 8192,
-        layered: bool = False,
+        sharding: Any = None,
         checkpointing: bool = False,
         steps: int = 100,
         compute: torch.dtype = torch.float32,
         **config: Any,
     ) -> Learner:
         lm = load_model(folder, gradient_checkpointing=checkpointing)
-        policy = ShardedPolicy(PackedPolicy(lm), rank_group, compute=compute, layered=layered)
+        policy = ShardedPolicy(PackedPolicy(lm), rank_group, compute=compute, sharding=sharding)
         settings = LearnerSettings(
             objective=objective or Objective(estimator="grpo"),
             aggregation=aggregation,
             microbatch_tokens_max=tokens_max,
         )
         trainer = TrainerConfig(**{"lr": 1e-2, **config})
-        return Learner(policy, Optimizer(policy, trainer, steps), rank_group, settings)
+        return Learner(policy, Optimizer(policy, rank_group, trainer, steps), rank_group, settings)
 
     return make
