@@ -51,7 +51,9 @@ class Answering:
     ) -> None:
         local = self._host.transport.is_local(self._host.name)
         try:
-            packed = await self._packing.pack_aside(message_id, message, encoded, local=local)
+            packed = await self._packing.pack_aside(
+                message_id, message, encoded, to=entry.source.name, local=local
+            )
         except (TypeError, ValueError) as error:
             self._send_refusal(entry, f"the answer cannot travel: {error}")
             return

@@ -57,6 +57,7 @@ class Bus:
             wake=self._alarm.wake,
             flush_soon=self._flush_soon,
             released=self._released,
+            peer_restarted=self._peer_restarted,
         )
         self._replies = Replies(self._host)
         self._mailbox = Mailbox(self._host, self._replies, self._on_arrival)
@@ -270,6 +271,9 @@ class Bus:
     def _released(self, message_ids: list[int]) -> None:
         for message_id in message_ids:
             self._packing.give_back(message_id)
+
+    def _peer_restarted(self, peer: str) -> None:
+        self._packing.lender.peer_restarted(peer)
 
     def _flush_soon(self) -> None:
         if not self._flush_scheduled:

@@ -36,6 +36,8 @@ class Host:
     """Have the mailbox send its acknowledgements in the loop's next turn."""
     released: Callable[[list[int]], None]
     """The peer does not read the shared memory of these messages of ours any more."""
+    peer_restarted: Callable[[str], None]
+    """A new incarnation of this peer was heard."""
     ids: count[int] = field(init=False)
 
     def __post_init__(self) -> None:

@@ -72,6 +72,8 @@ class Segment:
 class Loan:
     """One message that refers to segments."""
 
+    to: str
+    """Name of the receiver."""
     places: list[Place]
     """Of each buffer, in order."""
     fresh: Segment | None
@@ -105,7 +107,7 @@ class Lender:
         """Whether this host has shared memory to name."""
         return self.folder.is_dir() and "/" not in self.run_id
 
-    def lend(self, message_id: int, buffers: Sequence[memoryview]) -> Loan:
+    def lend(self, message_id: int, buffers: Sequence[memoryview], to: str) -> Loan:
         """Choose places for the buffers of this message; `fill` copies what has to be."""
         places: list[Place | None] = [self._passed_on(buffer) for buffer in buffers]
         own = tuple(b for b, place in zip(buffers, places, strict=True) if place is None)
@@ -126,7 +128,7 @@ class Lender:
         segments = [self._segments[name] for name in dict.fromkeys(one.segment for one in known)]
         for segment in segments:
             segment.loans += 1
-        loan = self.loans[message_id] = Loan(known, fresh, offsets, segments, self.clock())
+        loan = self.loans[message_id] = Loan(to, known, fresh, offsets, segments, self.clock())
         return loan
 
     def _passed_on(self, buffer: memoryview) -> Place | None:
@@ -226,6 +228,12 @@ class Lender:
             loan.given_back = True
             if loan.acknowledged:
                 self._end(message_id)
+
+    def peer_restarted(self, peer: str) -> None:
+        """What this peer had taken died with it; what it had not taken is sent to the new one."""
+        for message_id, loan in list(self.loans.items()):
+            if loan.to == peer and loan.acknowledged:
+                self._doom(message_id)
 
     def _doom(self, message_id: int) -> None:
         for segment in self.loans[message_id].segments:

@@ -81,7 +81,9 @@ class Links:
         self, link: Outbound, sent: Sent, message: Message, encoded: Encoded | None, *, local: bool
     ) -> None:
         try:
-            packed = await self._packing.pack_aside(sent.id, message, encoded, local=local)
+            packed = await self._packing.pack_aside(
+                sent.id, message, encoded, to=link.peer, local=local
+            )
         except (TypeError, ValueError) as error:
             if not sent.future.done():
                 sent.future.set_exception(error)

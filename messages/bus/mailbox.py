@@ -121,6 +121,7 @@ class Mailbox:
         for other in self.sources.values():
             if other.name == source.name and other.incarnation < source.incarnation:
                 self.replies.drop(other)
+                self.host.peer_restarted(other.name)
         self.sources[source.route] = source
         if len(self.sources) > self.host.limits.links_max:
             now = self.host.clock()

@@ -239,6 +239,7 @@ class Outbound:
         if known < 0:
             return True
         self.num_restarts += 1
+        self.host.peer_restarted(self.peer)
         self._received_by_peer = 0
         self.answers.restart()
         first_untaken = self.unacked[0].sequence if self.unacked else self._next_sequence

@@ -95,7 +95,7 @@ class Packing:
         return encoded.num_bytes > self._limits.shared_memory_above_bytes
 
     async def pack_aside(
-        self, message_id: int, message: Message, encoded: Encoded | None, *, local: bool
+        self, message_id: int, message: Message, encoded: Encoded | None, *, to: str, local: bool
     ) -> Encoded:
         """Finish what `pack` did not do, or what `shares` asks for, on the worker thread.
 
@@ -104,7 +104,8 @@ class Packing:
                 message settles the loan of this id.
             message: the message.
             encoded: what `pack` gave.
-            local: the receiver is on this host.
+            to: name of the receiver.
+            local: it is on this host.
 
         Raises:
             TypeError, ValueError: as `pack`.
@@ -114,7 +115,7 @@ class Packing:
             encoded = await run(self._going, self._packed, message)
         if not local or not self.shares(encoded):
             return encoded
-        loan = self.lender.lend(message_id, encoded.buffers)
+        loan = self.lender.lend(message_id, encoded.buffers, to)
         shared = await run(self._going, self._share, message, loan)
         if shared is not None:
             return shared

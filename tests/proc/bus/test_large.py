@@ -165,3 +165,21 @@ async def test_a_large_message_given_up_while_it_is_copied_leaves_nothing(world:
         del incoming
     await until(lambda: a.statistics().memory.loans == 0, "every loan to end")
     assert a.statistics().links[0].depth == 0
+
+
+async def test_the_memory_a_dead_peer_had_taken_is_free_when_its_successor_speaks(
+    world: World,
+) -> None:
+    a, old = await world.bus("a"), await world.bus("b")
+    told = a.tell("b", bucket(1 << 21), deadline_s=10)
+    held = await old.receive()
+    await told
+    await world.kill(old)
+    assert a.statistics().memory.loans == 1
+    new = await world.bus("b", incarnation=1)
+    told = a.tell("b", numbered(1), deadline_s=10)
+    await new.receive()
+    await told
+    assert a.statistics().memory.loans == 0
+    assert segments() == []
+    assert held.message == bucket(1 << 21), "the dead process would have kept its bytes"

@@ -39,7 +39,7 @@ def buffer(size: int, value: int = 1) -> memoryview:
 
 
 def lend(lender: Lender, message_id: int, *buffers: memoryview) -> str:
-    loan = lender.lend(message_id, buffers)
+    loan = lender.lend(message_id, buffers, "b")
     assert lender.fill(loan)
     assert loan.fresh is not None
     return loan.fresh.name
@@ -106,6 +106,18 @@ def test_one_receiver_that_fails_does_not_take_the_memory_from_another(
     assert names(tmp_path) == set(), "doomed: never used again"
 
 
+def test_what_a_restarted_peer_had_taken_is_not_waited_for(lender: Lender, tmp_path: Path) -> None:
+    """It died with its mappings; what it had not taken is sent again, by the same name."""
+    lend(lender, 1, buffer(MIB))
+    second = lend(lender, 2, buffer(2 * MIB))
+    lender.settle(1, taken=True)
+    lender.peer_restarted("another")
+    assert len(lender.loans) == 2
+    lender.peer_restarted("b")
+    assert names(tmp_path) == {second}
+    assert list(lender.loans) == [2]
+
+
 def test_a_lease_that_ends_removes_the_name_and_never_the_bytes(
     lender: Lender, tmp_path: Path, clock: Clock
 ) -> None:
@@ -128,7 +140,7 @@ def test_idle_segments_go_after_a_while_and_the_pool_is_bounded(
 ) -> None:
     sizes = [POOL_BYTES_MAX // 2, POOL_BYTES_MAX // 4, POOL_BYTES_MAX // 2]
     for message_id, size in enumerate(sizes):
-        segment = lender.lend(message_id, [buffer(MIB)]).segments[0]
+        segment = lender.lend(message_id, [buffer(MIB)], "b").segments[0]
         segment.size = size
         segment.mapping = lender._create(segment)
         lender.settle(message_id, taken=True)
@@ -149,7 +161,7 @@ def test_a_host_without_room_is_noticed_before_a_byte_is_written(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(os, "posix_fallocate", full)
-    loan = lender.lend(1, [buffer(MIB)])
+    loan = lender.lend(1, [buffer(MIB)], "b")
     assert not lender.fill(loan)
     assert names(tmp_path) == set()
     lender.settle(1, taken=False)
@@ -231,7 +243,7 @@ def test_what_was_lent_is_sent_on_without_a_copy_and_outlives_the_first_lender(
     name = lend(lender, 1, buffer(3 * MIB, 3), buffer(MIB, 4), buffer(10, 5))
     with borrower.reading(1) as opener:
         views = [opener(name, 0, 3 * MIB), opener(name, 3 * MIB, MIB), opener(name, 4 * MIB, 10)]
-    loan = between.lend(7, views)
+    loan = between.lend(7, views, "c")
     assert between.fill(loan)
     assert [place.offset for place in loan.places] == [0, 3 * MIB, 0]
     assert loan.places[0].segment == loan.places[1].segment != name
@@ -259,7 +271,7 @@ def test_what_cannot_be_named_again_is_copied(lender: Lender, tmp_path: Path, cl
     with Borrower("run", lambda _: None, tmp_path).reading(1) as opener:
         view = opener(name, 0, MIB)
     lender.close()
-    loan = between.lend(7, [view])
+    loan = between.lend(7, [view], "c")
     assert between.fill(loan)
     assert between.num_bytes == MIB
     between.close()
@@ -288,7 +300,7 @@ def test_names_that_lead_elsewhere_are_refused(
 
 
 def test_the_copy_is_exact_and_stays_inside(lender: Lender) -> None:
-    segment = lender.lend(1, [buffer(MIB)]).segments[0]
+    segment = lender.lend(1, [buffer(MIB)], "b").segments[0]
     target = lender._create(segment)
     assert target is not None
     copy_unlocked(target, 5, memoryview(b"hello"))

@@ -98,6 +98,7 @@ def test_ids_of_two_incarnations_never_meet() -> None:
             wake=lambda _: None,
             flush_soon=lambda: None,
             released=lambda _: None,
+            peer_restarted=lambda _: None,
         )
 
     hosts = [host(name, incarnation) for name in ("a", "b") for incarnation in range(3)]
