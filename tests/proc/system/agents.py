@@ -1,0 +1,45 @@
+"""Agents of the system tests, named in topologies as `proc.system.agents:NAME`."""
+
+from __future__ import annotations
+
+import asyncio
+
+from milepost.actors.agent import Agent, Episode
+from milepost.configs.recipes.lookup.agent import LookupAgent
+from milepost.messages.shared import Purpose
+
+
+class Held(LookupAgent):
+    """Looks up, but episodes of training prompts from number `hold_from` on never end.
+
+    Prompts are not shuffled in these tests, so a prompt's number is its place in the run, and the
+    run stands still at one and the same step, with work in flight.
+    """
+
+    def __init__(self, hold_from: int) -> None:
+        self._hold_from = hold_from
+
+    async def run(self, episode: Episode) -> None:
+        number = int(episode.prompt.prompt_id.rpartition("-")[2])
+        if episode.purpose is Purpose.TRAIN and number >= self._hold_from:
+            await asyncio.Event().wait()
+        await super().run(episode)
+
+
+class Slow(LookupAgent):
+    """Looks up after `seconds`: an environment that takes its time."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+
+    async def run(self, episode: Episode) -> None:
+        await asyncio.sleep(self._seconds)
+        await super().run(episode)
+
+
+class Same(Agent):
+    """Gives every episode the same reward."""
+
+    async def run(self, episode: Episode) -> None:
+        await episode.chat(episode.prompt.messages)
+        episode.report(reward=0.5)

@@ -1,0 +1,111 @@
+"""Runs that are broken again and again, each time in another way, and always go on.
+
+In the end each of them is what one unbroken run would have been: the same steps with the same
+learning rates, every prompt trained once, nothing lost on the way.
+"""
+
+from __future__ import annotations
+
+import signal
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from proc.runs import leftovers, wait_gone
+from proc.system.conftest import Launch
+from proc.system.harness import (
+    GROUPS,
+    Start,
+    SystemRun,
+    check_balance,
+    check_metrics,
+    check_order,
+    lrs,
+)
+
+pytestmark = pytest.mark.timeout(900)
+HELD = "proc.system.agents:Held"
+
+
+def run_up_to(step: int, start: Start, launch: Launch) -> SystemRun:
+    """Start the run or go on with it, until it stands still after `step`, with work in flight."""
+    resume = (start.folder / "run").exists()
+    last = SystemRun.of(start).newest() if resume else None
+    held = replace(start, agent=HELD, options={"hold_from": step * GROUPS})
+    run = launch(held, resume=resume)
+    run.until(f"step {step}/{start.steps}")
+    assert run.run_facts["resumed_from"] == last
+    return run
+
+
+def run_to_the_end(start: Start, launch: Launch) -> SystemRun:
+    """Go on without holding anything, and look at the whole."""
+    run = launch(replace(start, agent=HELD, options={"hold_from": 1_000_000}), resume=True)
+    assert run.end() == 0, run.text
+    summary = run.summary
+    assert (summary["status"], summary["steps_done"]) == ("done", start.steps)
+    check_metrics(run, start.steps)
+    ledger = check_balance(run, start.steps)
+    assert ledger.num_trained == start.steps * GROUPS
+    return run
+
+
+def killed(run: SystemRun, victim: str) -> None:
+    """Kill an actor that is never started again: the run ends and says who was first."""
+    run.kill(victim)
+    assert run.end() == 1, run.text
+    cause = run.summary["cause"]
+    assert (cause["actor"], cause["signal"]) == (victim, "SIGKILL"), run.text
+    check_balance(run, run.newest())
+
+
+def test_an_asynchronous_run_goes_on_after_every_death(
+    tmp_path: Path, checkpoint: Path, launch: Launch, unbroken: SystemRun
+) -> None:
+    """The supervisor, then each actor that holds state of the data path."""
+    start = Start(tmp_path, checkpoint, steps=unbroken.num_steps)
+    run = run_up_to(1, start, launch)
+    sockets, run_id = run.sockets, run.run_id
+    processes = list(run.children().values())
+    run.signal(signal.SIGKILL)
+    assert wait_gone(processes, 15) == []
+    assert leftovers(run_id, sockets) == []
+    assert run.summary["status"] == "killed"
+    killed(run_up_to(2, start, launch), "trainer-0")
+    killed(run_up_to(3, start, launch), "buffer")
+    killed(run_up_to(4, start, launch), "rollout")
+    run = run_to_the_end(start, launch)
+    assert lrs(run) == lrs(unbroken)
+
+
+def test_a_synchronous_run_goes_on_after_every_stop(
+    tmp_path: Path, checkpoint: Path, launch: Launch, unbroken: SystemRun
+) -> None:
+    """Actors that hold nothing, Ctrl-C twice and once; the order of prompts stays the same."""
+    start = Start(tmp_path, checkpoint, base="lookup_sync", steps=unbroken.num_steps)
+    killed(run_up_to(1, start, launch), "session-0")
+    killed(run_up_to(2, start, launch), "publisher")
+    killed(run_up_to(3, start, launch), "evaluator")
+
+    run = run_up_to(4, start, launch)
+    run.signal(signal.SIGINT)
+    run.until("stop_requested")
+    again_s = time.time()
+    run.signal(signal.SIGINT)
+    assert run.end() == 1, run.text
+    assert run.summary["status"] == "stopped"
+    assert run.summary["ended_at"] - again_s < 3.0, "the report, written after it, is no part of it"
+
+    run = run_up_to(5, replace(start, words=("--set", "run.checkpoint_every_steps=0")), launch)
+    asked_s = time.time()
+    run.signal(signal.SIGINT)
+    assert run.end() == 1, run.text
+    assert run.summary["status"] == "stopped"
+    assert run.summary["ended_at"] - asked_s < 10.0
+    assert run.newest() == 5, "what was trained is saved, though no checkpoint was due"
+    check_balance(run, 5)
+
+    run = run_to_the_end(start, launch)
+    assert lrs(run) == lrs(unbroken)
+    check_order(run)
