@@ -17,6 +17,8 @@ _GLANCE: Final = 32
 """Tokens compared first; rows that differ within them are not read further."""
 WORTH_WAITING: Final = 16
 """Tokens that a prefill in progress must save before a sequence waits for it."""
+_WORTH_COPYING: Final = 8
+"""Tokens below which another row's prefix is computed anew: rows that start at 0 are faster."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +39,7 @@ class Prefix:
 def find_prefix(rows: Rows, sequence: Sequence, serial: int) -> Prefix:
     """The longest reusable prefix of `sequence`, at least one token short of all of it.
 
-    Only rows whose keys and values were all computed by the weights `serial` are looked at.
+    Very short ones are not worth a copy. Only rows whose keys and values were all computed by the weights `serial` are looked at.
     """
     if not sequence.uses_cache:
         return Prefix()
@@ -56,7 +58,7 @@ def find_prefix(rows: Rows, sequence: Sequence, serial: int) -> Prefix:
     same_tokens = common_lengths(rows.tokens[candidates, : tokens.shape[0]], tokens)
     ready = np.minimum(same_tokens, rows.kv_length[candidates])
     best = int(ready.argmax())
-    length = int(ready[best])
+    length = int(ready[best]) if ready[best] >= _WORTH_COPYING else 0
     # Rows in prefill: what they will hold, not what they hold now.
     prefilling = rows.busy[candidates] & ~rows.decoding[candidates]
     later = np.where(prefilling, np.minimum(same_tokens, rows.known[candidates]), 0)
