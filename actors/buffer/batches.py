@@ -78,24 +78,32 @@ class Batches:
 
     @property
     def is_waited_for(self) -> bool:
-        """True when a rank waits for a batch that is not cut."""
-        return any(item.message.step not in self._cuts for item in self._parked.values())
+        """True when a rank waits for a batch that is not cut, or lacks groups."""
+        return any(
+            (cut := self._cuts.get(item.message.step)) is None or self._lacks(cut)
+            for item in self._parked.values()
+        )
+
+    def _lacks(self, cut: Cut) -> int:
+        """Groups that are to take the place of refused ones."""
+        return 0 if cut.is_trained else self.settings.groups_per_step - len(cut.groups)
 
     # ---- credits -------------------------------------------------------------------------
 
     def credit_groups(self, num_spent: int) -> int:
         """Groups that may have been issued since the run began, dropped ones not counted.
 
-        What left the queue into batches, plus the room there is now: at most `groups_max`, what the
-        remaining steps need, and, when paced, what can be consumed within the bound. Versions are
-        absolute, so a resume at a high version changes nothing.
+        What left the queue into batches or has to replace what the door refused of them, plus the
+        room there is now: at most `groups_max`, what the remaining steps need, and, when paced,
+        what can be consumed within the bound. Versions are absolute, so a resume at a high version
+        changes nothing.
         """
         settings = self.settings
         batches = settings.steps - self.next_version
         if settings.pace is not None:
             batches = min(batches, self._first_too_late(settings.pace) - self.next_version)
         room = min(settings.groups_max, settings.groups_per_step * max(0, batches))
-        handed = sum(len(cut.groups) for cut in self.untrained())
+        handed = sum(len(cut.groups) + self._lacks(cut) for cut in self.untrained())
         return num_spent + handed + room
 
     def _first_too_late(self, pace: int) -> int:
@@ -135,7 +143,13 @@ class Batches:
         self._parked[message.rank] = _Parked(message, request, now_s)
 
     def cut(self, waste: Waste) -> Cut | None:
-        """Cut the batch that a rank waits for, if enough groups are here."""
+        """Cut the batch that a rank waits for, if enough groups are here.
+
+        A batch that the door refused a part of comes first: it is filled up, and comes out of here
+        again when it is whole.
+        """
+        for short in filter(self._lacks, self.untrained()):
+            return self._fill_up(short)
         size = self.settings.groups_per_step
         waiting = [
             item.message for item in self._parked.values() if item.message.step not in self._cuts
@@ -158,6 +172,17 @@ class Batches:
             is_written=not self.settings.journal,
         )
         self._remember(cut)
+        return cut
+
+    def _fill_up(self, cut: Cut) -> Cut | None:
+        for name in self._choose(self._lacks(cut)):
+            cut.groups[name] = self.queue.pop(name)
+        if self._lacks(cut):
+            return None
+        groups = list(cut.groups.values())
+        cut.metrics |= self._metrics(groups)
+        cut.published = self.published
+        cut.is_written = not self.settings.journal
         return cut
 
     def _choose(self, size: int) -> list[str]:
@@ -215,7 +240,7 @@ class Batches:
             message = parked.message
             cut = self._cuts.get(message.step)
             reply: Batch | BatchExhausted
-            if cut is not None:
+            if cut is not None and not self._lacks(cut):
                 if not cut.is_written:
                     continue
                 reply = self._part(cut, message, now_s - parked.since_s)
@@ -228,6 +253,8 @@ class Batches:
         return replies
 
     def _never(self, message: BatchRequested) -> str:
+        if message.step in self._cuts:
+            return self.ended  # it lacks a group, and none will come
         if self._next_step is not None and message.step != self._next_step:
             return (
                 f"rank {message.rank} asks for the batch of step {message.step}, "
@@ -272,9 +299,13 @@ class Batches:
             self.queue.pop(name, None)
 
     def refuse(self, step: int, name: str) -> StoredGroup | None:
-        """The trainer's door refused a group of this batch."""
+        """The trainer's door refused a group of this batch; another one will take its place."""
         cut = self._cuts.get(step)
-        return cut.groups.pop(name, None) if cut else None
+        if cut is None or name not in cut.groups:
+            return None
+        # The parts of the ranks still hold it: they are split anew.
+        cut.world_size, cut.ranks = 0, ()
+        return cut.groups.pop(name)
 
     def validate(self) -> None:
         """Assert that no group is in two places."""

@@ -120,7 +120,8 @@ class Fates:
                 self.trained.update(dict.fromkeys(mark.groups, mark.version))
                 self.version = max(self.version, mark.version)
             case Gone():
-                self.num_spent_before += mark.consumed
+                # The trainer says a refusal again when it cannot know that it was heard.
+                self.num_spent_before += mark.consumed and mark.group not in self.gone
                 self.gone[mark.group] = mark.reason
             case Covered():
                 if mark.version not in self.checkpoints:
