@@ -232,7 +232,9 @@ class Turns:
         if session.engine != old:
             session.moves.append(reason)
             self.desk.counters.engine_moves += 1
-            return self._generate(session, flight)
+            # Once round all of them at once; after that they are busy, and asking on is no help.
+            if flight.tries < len(self.desk.pool.loads):
+                return self._generate(session, flight)
         flight.stage = Stage.WAIT
         pause_s = min(BACKOFF_S * 2.0 ** (flight.tries - 1), BACKOFF_S_MAX)
         key = f"again/{flight.request_id}"

@@ -110,6 +110,25 @@ def test_the_only_engine_is_tried_again_after_growing_pauses() -> None:
     assert isinstance(game.replies[request], ChatReply)
 
 
+def test_engines_that_all_refuse_are_not_asked_in_a_ring_without_pause() -> None:
+    """Two full queues would be asked in turn, thousands of times a second, until one has room."""
+    game = play(engines=TWO)
+    game.open()
+    request = game.chat([QUESTION])
+    refuse(game, retry=True)
+    assert game.open_ask()[1].to == "engine-1", "the other one may have room"
+    pauses = []
+    for _ in range(3):
+        refuse(game, retry=True)
+        assert not game.asks
+        before = game.now_s
+        wake(game)
+        pauses.append(round(game.now_s - before, 3))
+    assert pauses == [0.1, 0.2, 0.4]
+    game.sample("cat")
+    assert isinstance(game.replies[request], ChatReply)
+
+
 def test_patience_ends_with_a_reason() -> None:
     """An infrastructure failure, named as one: the agent must not take it for its own."""
     game = play()
