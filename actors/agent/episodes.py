@@ -144,6 +144,7 @@ class Episodes:
                 result = await self._rewards.score(_reward_input(episode, ending))
             except RewardFailed as error:
                 reward_fault = str(error)
+                log.warning("%s has no reward: %s", key, reward_fault)
         seconds = time.monotonic() - started_s
         return judge(order, ending, record, seconds, result=result, reward_fault=reward_fault)
 

@@ -23,6 +23,7 @@ from milepost.messages.buffer import GroupAbandoned, GroupResized
 from milepost.messages.rollout import EpisodeEnded
 from milepost.messages.session import FinishTrajectory, TrajectorySent
 from milepost.messages.shared import Status
+from milepost.messages.supervisor import EventReported
 
 LOSSES_MAX = 6
 GIVEN_UP_MAX = 8
@@ -183,6 +184,7 @@ class Verdicts:
         member.failures += 1
         self.flight.move(member, Stage.PENDING, "rollout", now_s)
         effects = [self.flight.abandon_session(group, member, cause)]
+        effects += self._said(group.trajectory_id(member), cause)
         if settings.failed == "retry" and member.failures <= settings.retries_max:
             counters.episodes_retried += 1
             self.flight.pending.append((group.name, member.index))
@@ -193,6 +195,15 @@ class Verdicts:
             resized = GroupResized(group_id=group.name, size=group.size, reason=cause)
             return [*effects, Tell("buffer", resized)]
         return effects + self._given_up(group, member, cause, "episode_failed", now_s)
+
+    def _said(self, trajectory_id: str, cause: str) -> list[Effect]:
+        """Tell a person of the 1st, 2nd, 4th, 8th, ... failure: soon, and never a flood."""
+        count = self.flight.counters.episodes_failed
+        if count & (count - 1):
+            return []
+        text = f"{trajectory_id} failed: {cause} (failures so far: {count})"
+        event = EventReported(source="rollout", kind="episode_failed", text=text)
+        return [Tell("supervisor", event)]
 
     def _given_up(
         self, group: Group, member: Member, cause: str, reason: str, now_s: float
