@@ -204,5 +204,6 @@ def sparkline(values: Iterable[float], width: int) -> str:
 def _engine_numbers(actors: Iterable[Mapping[str, Any]], name: str) -> Iterable[tuple[str, int]]:
     for actor in actors:
         value = actor.get("statistics", {}).get(name)
-        if actor.get("kind") == "engine" and isinstance(value, int):
+        # An engine that serves nothing yet has version -1.
+        if actor.get("kind") == "engine" and isinstance(value, int) and value >= 0:
             yield str(actor["actor"]), value
