@@ -132,6 +132,12 @@ class Mailbox:
 
     def _follow(self, source: Source, delivery: Delivery) -> None:
         source.last_heard = self.host.clock()
+        if delivery.base > source.received + 1:
+            # We are a new incarnation and began with an old message, from before the sender heard
+            # that the one before us had taken more.
+            source.received = delivery.base - 1
+            if not source.untaken:
+                source.taken = source.received
         self.replies.acknowledged(source, delivery.received)
 
     def _gap(self, source: Source, sequence: int) -> None:
