@@ -216,7 +216,7 @@ class Trainer:
             effects += self.publishing.begin_owed(self.version, final=self.is_last, now_s=now_s)
             effects += self._save()
             effects += self._finish()
-        effects += self._drain()
+        effects += self._drain(now_s)
         effects += self._train(now_s)
         return effects + self._ask(now_s)
 
@@ -251,15 +251,15 @@ class Trainer:
         effects += self.words.tell(SUPERVISOR, WorkFinished(actor=self.name, summary=summary))[0]
         return effects + self.ranks.order(RankOrder.FINISH, self.version)
 
-    def _drain(self) -> list[Effect]:
+    def _drain(self, now_s: float) -> list[Effect]:
         ending = self.ending
         if not ending.draining or self.training or ending.saving is not None:
             return []
         whole = self.tripped != "not_finite"
         if ending.must_save and whole and ending.saved != self.version:
             return ending.save(self.version, tuple(self.trained), final=False)
-        if self.words:
-            return []
+        if self.words and not ending.has_waited(now_s):
+            return ending.wait(now_s)
         effects = [] if ending.finished else self.ranks.order(RankOrder.FINISH, self.version)
         return effects + ending.reply_drained(self.name)
 

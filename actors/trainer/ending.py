@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Final
 
-from milepost.actors.effects import Effect, Reply, Request
+from milepost.actors.effects import Effect, Reply, Request, Wake
 from milepost.actors.trainer.plan import TrainerPlan
 from milepost.actors.trainer.ranks import Ranks
 from milepost.actors.trainer.sure import SureWords
@@ -12,6 +13,10 @@ from milepost.actors.trainer.works import SaveCheckpoint, Saved
 from milepost.messages.buffer import CheckpointSaved
 from milepost.messages.supervisor import Drained
 from milepost.messages.trainer import RankOrder
+
+WORDS_S: Final = 2.0
+"""How long a drain waits for its last words to be taken. Whoever is to take them may be the one
+whose death ends the run; what they say is in the checkpoint, too, and a resume goes by that."""
 
 
 @dataclass(slots=True)
@@ -36,6 +41,7 @@ class Ending:
     finished: bool = False
     draining: list[tuple[Request, bool]] = field(default_factory=list)
     drained: bool = False
+    _words_until_s: float | None = None
 
     def save(self, version: int, trained: tuple[str, ...], *, final: bool) -> list[Effect]:
         """Begin a checkpoint; the weights must be those of `version` when the work begins."""
@@ -59,6 +65,17 @@ class Ending:
     def must_save(self) -> bool:
         """Somebody who drains wants a checkpoint."""
         return any(save for _, save in self.draining)
+
+    def wait(self, now_s: float) -> list[Effect]:
+        """Wait for the last words to be taken, but not for ever."""
+        if self._words_until_s is not None:
+            return []
+        self._words_until_s = now_s + WORDS_S
+        return [Wake("last-words", self._words_until_s)]
+
+    def has_waited(self, now_s: float) -> bool:
+        """Whether that wait is over."""
+        return self._words_until_s is not None and now_s >= self._words_until_s
 
     def reply_drained(self, actor: str) -> list[Effect]:
         """Nothing of ours is in flight any more."""

@@ -206,6 +206,18 @@ def test_a_drain_waits_for_the_step_saves_and_answers_when_that_is_known() -> No
     assert not game.has(Ask)
 
 
+def test_a_drain_does_not_wait_long_for_a_listener_that_is_dead() -> None:
+    """The buffer was killed, and that is why the run ends: nobody will ever take the word."""
+    game = play()
+    game.step(0)
+    request = game.ask(Drain(deadline_s=30.0))
+    game.saved()
+    game.lost(CheckpointSaved)
+    assert not game.has(Drained)
+    game.wake("last-words")
+    assert game.take(Reply).request == request
+
+
 def test_a_drain_while_waiting_saves_at_once_and_takes_no_batch_any_more() -> None:
     game = play()
     game.step(0)
