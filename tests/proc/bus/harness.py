@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import selectors
 from collections.abc import Callable, Coroutine
 from pathlib import Path
@@ -20,6 +21,8 @@ T = TypeVar("T")
 
 NAMES = ("a", "b", "c")
 LIMITS = BusLimits(probe_s=0.05)
+RUN_ID = f"test-{os.getpid()}"
+"""Tests of other processes have shared memory beside ours."""
 
 
 def numbered(number: int) -> EpochAnswer:
@@ -46,7 +49,7 @@ class World:
         *,
         incarnation: int = 0,
         limits: BusLimits = LIMITS,
-        run_id: str = "run",
+        run_id: str = RUN_ID,
     ) -> Bus:
         """A running bus."""
         transport: Transport

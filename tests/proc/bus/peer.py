@@ -1,6 +1,6 @@
 """A process with a bus, for tests that kill, stop and restart it.
 
-    python -P peer.py ADDRESSES_JSON NAME INCARNATION [SECRET_KEY]
+    python -P peer.py RUN_ID ADDRESSES_JSON NAME INCARNATION
 
 Answers every `EpochAnswer` with version + 100, except from 1000 on: those it takes and keeps for
 ever. Answers `StacksRequested` with the versions it has taken. A `WeightBucket` goes back.
@@ -20,14 +20,13 @@ from milepost.messages.engine import EpochAnswer, WeightBucket
 from milepost.messages.supervisor import Stacks, StacksRequested
 
 
-async def serve(addresses: dict[str, Address], name: str, incarnation: int, secret: str) -> None:
+async def serve(run_id: str, addresses: dict[str, Address], name: str, incarnation: int) -> None:
     bus = await Bus.open(
         name=name,
         incarnation=incarnation,
-        run_id="run",
+        run_id=run_id,
         addresses=addresses,
         limits=BusLimits(probe_s=0.1),
-        secret_key=secret,
     )
     taken: list[int] = []
     while True:
@@ -48,5 +47,6 @@ async def serve(addresses: dict[str, Address], name: str, incarnation: int, secr
 
 
 if __name__ == "__main__":
-    everyone = msgspec.json.decode(sys.argv[1], type=dict[str, Address])
-    uvloop.run(serve(everyone, sys.argv[2], int(sys.argv[3]), *sys.argv[4:5] or [""]))
+    run, places, me, number = sys.argv[1:]
+    everyone = msgspec.json.decode(places, type=dict[str, Address])
+    uvloop.run(serve(run, everyone, me, int(number)))

@@ -6,7 +6,7 @@ import asyncio
 from dataclasses import replace
 
 import pytest
-from proc.bus.harness import LIMITS, World, collect, ended, numbered, serve, until
+from proc.bus.harness import LIMITS, RUN_ID, World, collect, ended, numbered, serve, until
 
 from milepost.messages.bulk import Bulk
 from milepost.messages.bus import (
@@ -27,7 +27,7 @@ def bucket(*sizes: int) -> WeightBucket:
 
 
 def segments() -> list[str]:
-    return [path.name for path in FOLDER.glob(f"{segment_prefix('run')}*")]
+    return [path.name for path in FOLDER.glob(f"{segment_prefix(RUN_ID)}*")]
 
 
 @pytest.mark.parametrize("size", [256, 1024, 4096, 1 << 17, 1 << 21])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -13,11 +14,11 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from proc.bus.harness import number_of, numbered, until
+from proc.bus.harness import RUN_ID, number_of, numbered, until
 
 from milepost.configs.spec import Address
 from milepost.messages.bulk import Bulk
-from milepost.messages.bus import Bus, BusLimits, Unanswered, segment_prefix
+from milepost.messages.bus import Bus, BusLimits, Incoming, Unanswered, segment_prefix
 from milepost.messages.bus.borrowing import FOLDER
 from milepost.messages.engine import WeightBucket
 from milepost.messages.supervisor import Stacks, StacksRequested
@@ -36,7 +37,7 @@ class Peers:
 
     def start(self, name: str, incarnation: int = 0) -> subprocess.Popen[bytes]:
         everyone = msgspec.json.encode(self.addresses).decode()
-        command = [sys.executable, "-P", str(PEER), everyone, name, str(incarnation)]
+        command = [sys.executable, "-P", str(PEER), RUN_ID, everyone, name, str(incarnation)]
         child = subprocess.Popen(command, stderr=subprocess.PIPE)
         self.running.append(child)
         return child
@@ -62,7 +63,7 @@ async def a(peers: Peers) -> AsyncIterator[Bus]:
     bus = await Bus.open(
         name="a",
         incarnation=0,
-        run_id="run",
+        run_id=RUN_ID,
         addresses=peers.addresses,
         limits=BusLimits(probe_s=0.1),
     )
@@ -157,8 +158,52 @@ async def test_the_memory_of_a_killed_process_stays_valid_and_carries_the_run_s_
     answer = await a.ask("b", bucket, deadline_s=20)
     peers.kill(child)
     assert answer.message == bucket
-    left = list(FOLDER.glob(f"{segment_prefix('run')}*"))
+    left = list(FOLDER.glob(f"{segment_prefix(RUN_ID)}*"))
     assert left
     for path in left:
         path.unlink()
     assert answer.message == bucket
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+async def test_a_storm_of_kills_and_stops_leaves_no_question_open(
+    a: Bus, peers: Peers, seed: int
+) -> None:
+    """Small, large and shared questions; the peer dies or freezes at any moment.
+
+    Every question is answered rightly, or fails by name because the process that took it is gone.
+    """
+    chance = random.Random(seed)
+    incarnation = 0
+    child = peers.start("b")
+    asked: list[asyncio.Future[Incoming]] = []
+    sizes = [0] * 40 + [100_000] * 4 + [2 << 20]
+    for _ in range(8):
+        for _ in range(150):
+            size = chance.choice(sizes)
+            tensors = (Bulk("uint8", (size,), bytes(size)),)
+            bucket = WeightBucket(version=len(asked), index=size, names=(), tensors=tensors)
+            asked.append(a.ask("b", bucket, deadline_s=60))
+        mark = chance.randrange(len(asked) - 150, len(asked))
+        await until(asked[mark].done, f"question {mark} to end", deadline_s=60)
+        if chance.random() < 0.5:
+            incarnation += 1
+            peers.kill(child)
+            child = peers.start("b", incarnation)
+        else:
+            os.kill(child.pid, signal.SIGSTOP)
+            os.kill(child.pid, signal.SIGCONT)
+    ends = await asyncio.gather(*asked, return_exceptions=True)
+    for number, end in enumerate(ends):
+        if isinstance(end, Incoming):
+            assert isinstance(end.message, WeightBucket)
+            assert end.message.version == number
+            assert end.message.tensors[0].nbytes == end.message.index
+        else:
+            assert isinstance(end, Unanswered)
+            assert "which is gone" in str(end)
+    answered = sum(isinstance(end, Incoming) for end in ends)
+    assert answered >= len(ends) - 256 * incarnation
+    peers.kill(child)
+    for path in FOLDER.glob(f"{segment_prefix(RUN_ID)}*"):
+        path.unlink(missing_ok=True)
