@@ -112,7 +112,7 @@ async def test_an_unknown_type_is_refused_by_name(
 async def test_another_run_is_refused_by_name(world: World) -> None:
     a, b = await world.bus("a", run_id="other"), await world.bus("b")
     taker = collect(b, [])
-    with pytest.raises(Undelivered, match="a belongs to run other, b to run test-"):
+    with pytest.raises(Undelivered, match="a belongs to run other, b to test-"):
         await a.tell("b", Begin(), deadline_s=5)
     await ended(taker)
 
