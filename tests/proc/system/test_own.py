@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from proc.system.conftest import Launch
-from proc.system.harness import GROUPS, MEMBERS, Start, check_balance, check_metrics
+from proc.system.harness import GROUPS, Start, check_balance, check_metrics
 
 pytestmark = pytest.mark.timeout(400)
 STEPS = 2
@@ -111,7 +111,8 @@ def test_code_that_is_not_found_is_named_before_anything_starts(
     tmp_path: Path, checkpoint: Path, launch: Launch
 ) -> None:
     start = own(tmp_path, checkpoint)
-    run = launch(replace(start, agent="my_tusk:Asker", words=(*start.words, "--set", "data.reward=my_task:jugde")))
+    words = (*start.words, "--set", "data.reward=my_task:jugde")
+    run = launch(replace(start, agent="my_tusk:Asker", words=words))
     assert run.end() == 2, run.text
     assert "no module called `my_tusk`" in run.text
     assert "module my_task has no `jugde`" in run.text
@@ -128,4 +129,3 @@ def test_a_reward_that_never_works_ends_the_run_with_its_words(
     assert run.end() == 1, run.text
     assert run.summary["cause"]["actor"] == "rollout"
     assert "ValueError: cannot parse this" in run.summary["cause"]["text"]
-    assert MEMBERS
