@@ -130,9 +130,11 @@ class Shell:
                 case Begin():
                     self._begin()
                 case PeerRestarted():
-                    # Questions that the dead incarnation took fail now, not at their deadline.
+                    # Questions that the dead incarnation took fail now, not at their deadline; one
+                    # turn of the loop brings that to the core ahead of the news itself.
                     message = incoming.message
                     self._bus.peer_is_now(message.actor, message.incarnation)
+                    await asyncio.sleep(0)
                     self._meet(incoming)
                 case StacksRequested():
                     self._bus.reply(incoming, Stacks(text=all_stacks()))

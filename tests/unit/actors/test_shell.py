@@ -1,0 +1,100 @@
+"""The shell between a bus and a core: what a core is told, and in which order."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import msgspec
+from proc.bus.harness import until
+
+from milepost.actors.context import ActorContext
+from milepost.actors.effects import Ask, Effect, Event, Received, Unanswered
+from milepost.configs.spec import ActorSpec
+from milepost.configs.topology import Topology
+from milepost.messages.bus import Bus, BusLimits
+from milepost.messages.bus.memory import MemoryNetwork
+from milepost.messages.engine import EpochAnswer
+from milepost.messages.supervisor import Begin, PeerRestarted, Ready
+
+NAMES = ("supervisor", "asker", "peer")
+LIMITS = BusLimits(probe_s=60)
+
+
+class Asker:
+    """Asks the peer once, and keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.told: list[Event] = []
+        self.is_done = asyncio.Event()
+
+    def start(self, now_s: float) -> list[Effect]:
+        del now_s
+        return [Ask("peer", EpochAnswer(version=1, ok=True), "question", 60.0)]
+
+    def handle(self, event: Event, now_s: float) -> list[Effect]:
+        del now_s
+        self.told.append(event)
+        if len(self.told) == 2:
+            self.is_done.set()
+        return []
+
+    def validate(self) -> None:
+        """Nothing to assert."""
+
+    def statistics(self) -> dict[str, object]:
+        return {}
+
+    def working_on(self) -> str:
+        return "asks"
+
+
+async def test_questions_to_a_dead_peer_fail_before_the_news_of_its_restart() -> None:
+    """A core that marks a silent peer as failed, and a restarted one as well, ends with the truth.
+
+    The other way round, sessions would shun an engine that was started again for ever.
+    """
+    network = MemoryNetwork(NAMES)
+    buses: dict[str, Bus] = {}
+    for name in NAMES:
+        transport = network.transport(name)
+        buses[name] = await Bus.over(
+            transport, name=name, incarnation=0, run_id="run", limits=LIMITS
+        )
+    context = ActorContext(_spec(), buses["asker"])
+    core = Asker()
+    serving = asyncio.create_task(context.serve(core))
+    assert isinstance((await buses["supervisor"].receive()).message, Ready)
+    await buses["supervisor"].tell("asker", Begin(), deadline_s=5)
+    await buses["peer"].receive()
+    links = buses["asker"].statistics
+    taken = "the question to be taken"
+    await until(
+        lambda: all(link.unacked == 0 for link in links().links if link.peer == "peer"), taken
+    )
+    news = PeerRestarted(actor="peer", incarnation=1)
+    await buses["supervisor"].tell("asker", news, deadline_s=5)
+    await core.is_done.wait()
+    context.stopping.set()
+    await serving
+    for bus in buses.values():
+        await bus.close(deadline_s=0.05)
+    first, second = core.told
+    assert isinstance(first, Unanswered)
+    assert "was taken by incarnation 0 of peer, which is gone" in first.reason
+    assert second == Received("supervisor", news)
+
+
+def _spec() -> ActorSpec:
+    topology: Any = {"run": {"name": "test", "steps": 1}}
+    return ActorSpec(
+        actor="asker",
+        kind="asker",
+        index=0,
+        incarnation=0,
+        run_id="run",
+        run_folder="",
+        topology=msgspec.convert(topology, Topology),
+        addresses={},
+        topology_hash="",
+    )
