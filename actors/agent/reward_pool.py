@@ -36,7 +36,8 @@ class RewardPool:
         self._workers = workers
         self._deadline_s = deadline_s
         self._start_s = start_s
-        self._idle: asyncio.Queue[_Worker] = asyncio.Queue(workers)
+        self._idle: asyncio.Queue[_Worker | None] = asyncio.Queue(workers)
+        """None stands in the place of a worker that could not be replaced, and stays there."""
         self._all: set[_Worker] = set()
         self._starting: set[asyncio.Task[None]] = set()
         self._broken = ""
@@ -63,6 +64,9 @@ class RewardPool:
             raise RewardFailed(self._broken)
         # As many wait here as episodes run, and each worker is back within the deadline.
         worker = await self._idle.get()
+        if worker is None:
+            self._idle.put_nowait(None)
+            raise RewardFailed(self._broken)
         try:
             scored = await worker.call(frame, self._deadline_s)
         finally:
@@ -94,8 +98,9 @@ class RewardPool:
         await worker.kill()
         try:
             await self._add()
-        except RewardFailed as error:
+        except (RewardFailed, OSError) as error:
             self._broken = str(error)
+            self._idle.put_nowait(None)
 
     async def _add(self) -> None:
         process = await asyncio.create_subprocess_exec(

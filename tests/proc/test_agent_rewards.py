@@ -179,3 +179,26 @@ async def test_no_worker_is_left_when_the_pool_is_closed() -> None:
     for gone in pids:
         with pytest.raises(ProcessLookupError):
             os.kill(gone, 0)
+
+
+async def test_whoever_waits_for_a_worker_that_cannot_be_replaced_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The module was broken after the start. Waiting on would hold the episode, and its room."""
+    module = tmp_path / "soon_broken.py"
+    module.write_text(
+        "import os\n"
+        "def reward(given):\n"
+        "    with open(__file__, 'w') as file:\n"
+        "        file.write('raise ImportError')\n"
+        "    os._exit(3)\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    pool = RewardPool("soon_broken:reward", workers=1, deadline_s=5.0, start_s=30.0)
+    await pool.start()
+    calls = [asyncio.create_task(pool.score(given("fine"))) for _ in range(3)]
+    await asyncio.wait(calls)
+    told = [str(call.exception()) for call in calls]
+    assert "exit code 3" in told[0]
+    assert all("soon_broken:reward cannot be loaded: ImportError" in each for each in told[1:])
+    await pool.close()
