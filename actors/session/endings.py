@@ -55,12 +55,13 @@ class Endings:
         answered = self._sent.get((verdict.trajectory_id, verdict.attempt))
         if answered is not None:
             return [Reply(request, answered)] if request else []
+        if session and session.ending and session.spec.attempt == verdict.attempt:
+            # The first verdict stands, whatever this one says.
+            session.ending.waiting += [request] if request else []
+            return []
         fault = self._fault(session, verdict)
         if fault or session is None:
             return self._lost(session, verdict, fault, source, [request] if request else [])
-        if session.ending is not None:
-            session.ending.waiting += [request] if request else []
-            return []
         ending = Ending(verdict, [request] if request else [])
         session.ending = ending
         metadata = {

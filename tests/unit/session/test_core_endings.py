@@ -118,6 +118,18 @@ def test_a_verdict_repeated_is_delivered_once_and_answered_each_time() -> None:
     assert len(deliveries(game)) == 1
 
 
+def test_a_second_verdict_changes_nothing_while_the_first_is_on_its_way() -> None:
+    """Both askers get the answer of the first; nobody is left waiting for one."""
+    game = played()
+    first = game.finish()
+    second = game.finish(status=Status.FAILED)
+    assert second not in game.replies
+    game.take()
+    assert isinstance(game.replies[first], TrajectorySent)
+    assert game.replies[second] == game.replies[first]
+    assert len(deliveries(game)) == 1
+
+
 @pytest.mark.parametrize(
     ("fields", "told"),
     [
