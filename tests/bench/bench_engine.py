@@ -8,6 +8,7 @@ them alike. The quick start's decoder: prompts of 60 tokens, 80 sampled.
 
 from __future__ import annotations
 
+import heapq
 import time
 from collections.abc import Callable
 from functools import partial
@@ -61,7 +62,9 @@ def prompts(batch: int, seed: int) -> np.ndarray[Any, np.dtype[np.int32]]:
 def by_engine(engine: EmbeddedEngine, batch: int, seed: int) -> None:
     for number, row in enumerate(prompts(batch, seed)):
         engine.generate(order(f"{seed}.{number}", row, tokens_max=NEW, seed=seed * 1000 + number))
-    assert len(drain(engine)) == batch
+    replies = drain(engine)
+    assert len(replies) == batch
+    engine.forget(tuple(replies))
 
 
 def by_loop(loop: StaticLoop, batch: int, seed: int) -> None:
@@ -186,6 +189,57 @@ def test_turns_of_many_sessions(shape: ModelShape) -> None:
         f"{best_s / 256 * 1e6:.0f} us a turn, {cached / 256:.0f} prompt tokens of each were cached"
     )
     assert cached / 256 > 40
+
+
+def test_turns_of_sessions_that_think(shape: ModelShape) -> None:
+    """Agents and tools take their time: few rows decode at once, and every pass has some prefill.
+
+    64 sessions of four turns, each turn back after 25 passes on average. What a pass costs here,
+    more than what a token costs in a full batch, is what the quick start pays.
+    """
+    engine = make_engine(shape)
+
+    def episodes(seed: int) -> tuple[int, int]:
+        rng = np.random.default_rng(seed)
+        asks = rng.integers(0, 400, (16, 40)).astype(np.int32)
+        due = [(int(rng.geometric(1 / 25)), f"{seed}.{n}", 0) for n in range(128)]
+        heapq.heapify(due)
+        rows = {f"{seed}.{n}": asks[n // 8] for n in range(128)}
+        passes = tokens = 0
+        while due or engine.has_work():
+            while due and (due[0][0] <= passes or not engine.has_work()):
+                _, session, turn = heapq.heappop(due)
+                seed_of_turn = int(rng.integers(1 << 40))
+                asked = order(
+                    f"{session}.{turn}",
+                    rows[session],
+                    session,
+                    tokens_max=int(rng.integers(4, 14)),
+                    seed=seed_of_turn,
+                )
+                engine.generate(asked)
+            passes += 1
+            for outcome in step(engine):
+                assert isinstance(outcome, Finished)
+                tokens += len(outcome.token_ids)
+                session, _, number = outcome.key.rpartition(".")
+                result = rng.integers(0, 400, 12).astype(np.int32)
+                rows[session] = np.concatenate((rows[session], outcome.token_ids, result))
+                if int(number) < 3:
+                    back = passes + int(rng.geometric(1 / 25))
+                    heapq.heappush(due, (back, session, int(number) + 1))
+                else:
+                    engine.forget((session,))
+        return passes, tokens
+
+    episodes(0)
+    best = (1e9, 0.0, 0.0)
+    for seed in range(1, 2 * REPEATS):
+        started_s = time.process_time()
+        passes, tokens = episodes(seed)
+        seconds = time.process_time() - started_s
+        best = min(best, (seconds / passes, tokens / passes, tokens / seconds))
+    print(f"\n{best[0] * 1e6:.0f} us a pass of {best[1]:.1f} tokens, {best[2]:.0f} tok/s")
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")

@@ -27,6 +27,8 @@ _LENGTH_STEP_GRAPHED: Final = 256
 """The same where steps are recorded: few shapes serve all steps..."""
 _ROWS_STEP_GRAPHED: Final = 16
 """... and rows are taken by so many."""
+_SPREAD_MAX: Final = 1.4
+"""Rows of a window for each that decodes, beyond which decoding rows are copied out."""
 _BIAS_MAX: Final = 16 << 20
 """Most elements of a group's bias."""
 _CHUNK_MIN: Final = 64
@@ -166,14 +168,14 @@ class Planner:
         """First row and number of rows of the decode group; first row -1: they are scattered.
 
         Rows side by side are read where they lie. Idle rows between them compute nothing useful;
-        where they would be the greater part, the decoding rows are copied out instead.
+        where there are too many, the decoding rows are copied out instead.
         """
         slots, step = self._scheduler.rows.slots, self._rows_step
         first, window = 0, 0
         if decoding.size:
             first = int(decoding[0]) // step * step
             window = _round_up(int(decoding[-1]) + 1 - first, step)
-            if window > max(2 * decoding.size, step, ROWS_MIN):
+            if window > max(_SPREAD_MAX * decoding.size, step, ROWS_MIN):
                 return -1, max(_round_up(decoding.size, step), ROWS_MIN)
         if 0 < window < ROWS_MIN or self._num_left() < ROWS_MIN:
             window = max(window, ROWS_MIN)

@@ -39,7 +39,8 @@ class Prefix:
 def find_prefix(rows: Rows, sequence: Sequence, serial: int) -> Prefix:
     """The longest reusable prefix of `sequence`, at least one token short of all of it.
 
-    Very short ones are not worth a copy. Only rows whose keys and values were all computed by the weights `serial` are looked at.
+    Very short ones are not worth a copy. Only rows whose keys and values were all computed by the
+    weights `serial` are looked at.
     """
     if not sequence.uses_cache:
         return Prefix()

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 NOT_REUSABLE: Final = -1
 """Serial of rows that hold nothing, or keys and values of more than one version."""
+FORGOTTEN: Final = 1
+"""`last_used` of a prefix whose session is over."""
 _NO_STOP: Final = -1
 _OFF_TOP_P: Final = 2.0
 """Above any cumulative probability, whatever its rounding."""
@@ -161,7 +163,7 @@ class Rows:
         """This session's idle prefix goes before all others."""
         row = self.of_session.get(session_id)
         if row is not None and self.owner[row] is None:
-            self.last_used[row] = 1
+            self.last_used[row] = FORGOTTEN
 
     def least_used(self, *, but: int = -1) -> int:
         """The idle row to give away first, -1 if there is none."""
@@ -170,7 +172,12 @@ class Rows:
         if but >= 0:
             order[but] = never
         row = int(order.argmin())
-        return row if order[row] != never else -1
+        if order[row] > FORGOTTEN:
+            return row if order[row] != never else -1
+        # Many are as good: one beside the rows that compute, which are read as one slice.
+        alike, busy = np.flatnonzero(order == order[row]), np.flatnonzero(self.busy)
+        middle = int(busy[0] + busy[-1]) // 2 if busy.size else 0
+        return int(alike[np.abs(alike - middle).argmin()])
 
     # ---- sampling ------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from milepost.actors.engine.embedded.cache import KeyValueCache
 from milepost.actors.engine.embedded.prefixes import Prefix, find_prefix
-from milepost.actors.engine.embedded.rows import NOT_REUSABLE, Rows, side_by_side
+from milepost.actors.engine.embedded.rows import FORGOTTEN, NOT_REUSABLE, Rows, side_by_side
 from milepost.actors.engine.embedded.sequences import Reply, ScoredRow, Sequence
 
 if TYPE_CHECKING:
@@ -142,7 +142,7 @@ class Scheduler:
         source = prefix.row
         own = rows.of_session.get(sequence.session_id, -1)
         source_is_idle = source >= 0 and not rows.busy[source]
-        if source_is_idle and (source == own or rows.last_used[source] == 1):
+        if source_is_idle and (source == own or rows.last_used[source] == FORGOTTEN):
             return source
         if own >= 0 and not rows.busy[own]:
             return own
