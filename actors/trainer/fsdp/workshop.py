@@ -23,6 +23,7 @@ from milepost.actors.trainer.fsdp.export import DTYPES, cut_buckets, export_tens
 from milepost.actors.trainer.fsdp.group import RankGroup, open_group
 from milepost.actors.trainer.fsdp.hugging_face import write_hugging_face
 from milepost.actors.trainer.fsdp.learner import Learner, LearnerSettings
+from milepost.actors.trainer.fsdp.memory import keep_freed_memory
 from milepost.actors.trainer.fsdp.model import ModelRefused, PackedPolicy, load_model
 from milepost.actors.trainer.fsdp.optimizer import Optimizer
 from milepost.actors.trainer.fsdp.shard import ShardedPolicy
@@ -79,6 +80,8 @@ class Workshop:
         if model is None or not model.path:
             raise ModelRefused("the topology names no model.path to train from")
         torch.set_num_threads(trainer.threads)
+        if torch.device(trainer.device).type == "cpu":
+            keep_freed_memory()
         torch.manual_seed(derive_seed(topology.run.seed, "trainer", bench.rank))
         self._bench, self._topology = bench, topology
         self._source = Path(model.path)
