@@ -66,6 +66,9 @@ if TYPE_CHECKING:
     from milepost.actors.rollout.settings import RolloutSettings
     from milepost.messages.shared import Message
 
+ANNOUNCE_AGAIN_S = 1.0
+"""After a word that the buffer did not take."""
+
 
 @dataclass(slots=True)
 class _Draining:
@@ -272,7 +275,8 @@ class Rollout:
     def _unanswered(self, key: str, to: str, reason: str, now_s: float) -> list[Effect]:
         kind, _, rest = key.partition("/")
         if to == "buffer":
-            return self.flight.announce_all() + self._issue_ended()
+            # Many words fail at once when it is gone: all is said again once for all of them.
+            return [Wake("announce", now_s + ANNOUNCE_AGAIN_S)]
         if kind == "run":
             trajectory_id, _, attempt = rest.rpartition("/")
             cause = f"{to} did not take the episode: {reason}"
@@ -282,6 +286,8 @@ class Rollout:
     def _woken(self, key: str, now_s: float) -> list[Effect]:
         kind, _, rest = key.partition("/")
         match kind:
+            case "announce":
+                return self.flight.announce_all() + self._issue_ended()
             case "leases":
                 return self.verdicts.leases_expired(now_s)
             case "again":
