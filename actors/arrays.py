@@ -23,8 +23,10 @@ def to_bulk(array: NDArray[Any], dtype: str | None = None) -> Bulk:
         dtype: name on the wire when it differs from the array's (`bfloat16` held as uint16).
 
     Raises:
-        ValueError: the array is not contiguous, or its dtype cannot travel.
+        ValueError: the array is not contiguous or not little-endian, or its dtype cannot travel.
     """
+    if array.dtype != array.dtype.newbyteorder("<"):
+        raise ValueError(f"array of dtype {array.dtype.str} is not little-endian, convert it first")
     if not array.flags.c_contiguous:
         raise ValueError(f"array of shape {array.shape} is not C-contiguous, copy it first")
     name = dtype or array.dtype.name

@@ -32,6 +32,12 @@ def test_every_dtype_and_shape_comes_back_bit_for_bit(
     assert back.tobytes() == array.tobytes()
 
 
+def test_an_array_in_the_other_byte_order_is_refused() -> None:
+    """Its name says int32 all the same: 1 would arrive as 16,777,216."""
+    with pytest.raises(ValueError, match=r"dtype >i4 is not little-endian"):
+        to_bulk(np.arange(3, dtype=">i4"))
+
+
 def test_the_buffer_is_shared_not_copied() -> None:
     """A 60 MiB payload must not be copied on its way into or out of a message."""
     array = np.arange(16, dtype=np.int32)
