@@ -19,6 +19,7 @@ import uvloop
 
 from milepost.actors.context import ActorContext
 from milepost.actors.lifeline import tie_to_parent
+from milepost.actors.shell import ActorFailed
 from milepost.configs.spec import ActorSpec
 from milepost.messages.bus import Bus, BusLimits
 from milepost.messages.schema import fingerprint
@@ -55,6 +56,10 @@ def main() -> NoReturn:
     code = EXIT_STOPPED
     try:
         uvloop.run(_live(spec))
+    except ActorFailed as error:
+        # A reason that it gave itself; the place in our code where that is raised tells nothing.
+        sys.stderr.write(f"{error}\n")
+        code = EXIT_FAILED
     except Exception:  # noqa: BLE001 - the top of this process: the log gets the reason
         traceback.print_exc()
         code = EXIT_FAILED

@@ -84,7 +84,7 @@ def test_a_child_that_dies_at_the_start_ends_the_wait_at_once(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("what", "words"),
     [
-        ("fail", "exited with code 1: "),
+        ("fail", "exited with code 1: out of luck"),
         ("raise", "ValueError: out of bounds"),
         ("leave", "exited with code 0, although nobody had told it to stop"),
         ("signal", "was killed by SIGSEGV"),
