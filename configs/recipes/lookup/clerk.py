@@ -28,6 +28,9 @@ from milepost.configs.recipes.lookup.directory import (
 from milepost.configs.seeds import derive_seed
 from milepost.messages.shared import ChatMessage, Prompt
 
+HOPS_SHARES = (1, 2, 3)
+"""Long paths come more often: one look-up is learned at once, where the third begins is not."""
+
 
 class Clerk(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How careless the clerk is."""
@@ -88,7 +91,8 @@ def _demonstrations(
 ) -> Iterator[Prompt]:
     random = Random(derive_seed(seed, "lookup", "clerk", split))
     for number in range(clerk.conversations):
-        question = draw_question(random, subjects, random.randint(1, HOPS_MAX))
+        (hops,) = random.choices(range(1, HOPS_MAX + 1), HOPS_SHARES)
+        question = draw_question(random, subjects, hops)
         asked = prompt_of(f"clerk-{split}-{number}", question)
         yield Prompt(
             prompt_id=asked.prompt_id,

@@ -221,4 +221,4 @@ def test_the_careless_clerk_solves_few_and_only_ever_copies_what_it_was_told() -
             else:
                 assert message["content"] == last
         assert prompt.messages[-1]["role"] == "assistant"
-    assert 0.1 < solved / 600 < 0.18
+    assert 0.07 < solved / 600 < 0.15
