@@ -33,6 +33,8 @@ class Cut:
     is_trained: bool = False
     is_written: bool = True
     """False until the journal knows of it; no rank is answered before."""
+    is_reopened: bool = False
+    """A group of it was refused, and no rank has it again since: its groups age as in the queue."""
 
     @property
     def group_ids(self) -> tuple[str, ...]:
@@ -78,9 +80,9 @@ class Batches:
 
     @property
     def is_waited_for(self) -> bool:
-        """True when a rank waits for a batch that is not cut, or lacks groups."""
+        """True when a rank waits for a batch that is not cut, or was reopened."""
         return any(
-            (cut := self._cuts.get(item.message.step)) is None or self._lacks(cut)
+            (cut := self._cuts.get(item.message.step)) is None or cut.is_reopened
             for item in self._parked.values()
         )
 
@@ -126,14 +128,13 @@ class Batches:
             return []
         drops = self.settings.late != "correct"
         late: list[tuple[StoredGroup, str]] = []
-        for group in self.queue.values():
-            versions = group.versions
-            if versions is None or versions.num_unversioned:
-                late.append((group, "unknown_age"))
-            elif drops and versions.s_old(self.published) > limit:
-                late.append((group, "stale"))
-        for group, _ in late:
-            del self.queue[group.group_id]
+        for groups in (self.queue, *(cut.groups for cut in self.untrained() if cut.is_reopened)):
+            for name, group in list(groups.items()):
+                versions = group.versions
+                if versions is None or versions.num_unversioned:
+                    late.append((groups.pop(name), "unknown_age"))
+                elif drops and versions.s_old(self.published) > limit:
+                    late.append((groups.pop(name), "stale"))
         return late
 
     # ---- requests ------------------------------------------------------------------------
@@ -180,6 +181,8 @@ class Batches:
         if self._lacks(cut):
             return None
         groups = list(cut.groups.values())
+        # The parts of the ranks hold what was refused: they are split anew.
+        cut.world_size, cut.ranks = 0, ()
         cut.metrics |= self._metrics(groups)
         cut.published = self.published
         cut.is_written = not self.settings.journal
@@ -243,6 +246,7 @@ class Batches:
             if cut is not None and not self._lacks(cut):
                 if not cut.is_written:
                     continue
+                cut.is_reopened = False
                 reply = self._part(cut, message, now_s - parked.since_s)
             elif reason := self._never(message):
                 reply = BatchExhausted(reason=reason)
@@ -303,8 +307,7 @@ class Batches:
         cut = self._cuts.get(step)
         if cut is None or name not in cut.groups:
             return None
-        # The parts of the ranks still hold it: they are split anew.
-        cut.world_size, cut.ranks = 0, ()
+        cut.is_reopened = True
         return cut.groups.pop(name)
 
     def validate(self) -> None:

@@ -26,8 +26,6 @@ from milepost.messages.rollout import CreditsGranted
 from milepost.messages.shared import VersionSpan
 from milepost.messages.trainer import VersionPublished
 
-SPAN = (VersionSpan(start=1, end=4, version=0),)
-
 
 class Play:
     """A buffer of batches of two groups of two; its journal writes at once."""
@@ -75,12 +73,13 @@ class Play:
         self.feed(self.buffer.handle(Received("somebody", message, request), 0.0))
         self.buffer.validate()
 
-    def store(self, *groups: str) -> None:
+    def store(self, *groups: str, version: int = 0) -> None:
         """These groups become complete."""
+        spans = (VersionSpan(start=1, end=4, version=version),)
         for group in groups:
             self.receive(GroupOpened(group_id=group, prompt_id="p", size=2))
             for member in range(2):
-                row = trajectory(f"{group}.{member}", spans=SPAN, reward=float(member))
+                row = trajectory(f"{group}.{member}", spans=spans, reward=float(member))
                 self.receive(TrajectoryFinished(trajectory=row))
 
     def ask(self, step: int = 0, rank: int = 0, world_size: int = 1) -> Request:
@@ -128,6 +127,25 @@ def test_a_batch_waits_for_what_replaces_a_refused_group() -> None:
     assert [part.group_ids for part in parts] == [("g2", "g3")] * 2
     held = sorted(row.trajectory_id for part in parts for row in part.trajectories)
     assert held == ["g2.0", "g2.1", "g3.0", "g3.1"]
+
+
+def test_what_grows_old_while_a_refused_group_is_replaced_leaves_the_batch() -> None:
+    """No rank has the batch any more: its groups are as in the queue, and so is the limit."""
+    game = Play(staleness_max=0)
+    game.store("g0", "g1")
+    game.ask()
+    game.refuse("g0")
+    request = game.ask()
+    game.receive(VersionPublished(version=1))
+    game.store("g2")
+    assert request not in game.replies
+    assert game.buffer.fates.gone == {
+        "g0": "C1 same tokens: no",
+        "g1": "stale",
+        "g2": "stale",
+    }
+    game.store("g3", "g4", version=1)
+    assert game.replies[request].group_ids == ("g3", "g4")
 
 
 def test_a_refused_group_frees_a_credit_for_the_one_that_replaces_it() -> None:
