@@ -85,6 +85,10 @@ class Evaluator:
     _draining: Request | None = None
     _is_drained: bool = False
 
+    def __post_init__(self) -> None:
+        """Names of rounds go on where a former incarnation may have stopped."""
+        self._serial = self.settings.rounds_before
+
     def start(self, now_s: float) -> list[Effect]:
         """The publisher speaks first."""
         del now_s

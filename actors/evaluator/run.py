@@ -23,7 +23,7 @@ async def run(context: ActorContext) -> None:
     topology = context.topology
     assert topology.data is not None, "the topology has no [data]"
     assert topology.actors.evaluator is not None
-    settings = EvaluatorSettings.of(topology, context.spec.resume_step)
+    settings = EvaluatorSettings.of(topology, context.spec.resume_step, context.spec.incarnation)
     prompts = load_held_out_prompts(topology.data, topology.run.seed)
     prompts = prompts[: topology.actors.evaluator.prompts_max]
     path = context.run_folder / "transcripts.jsonl"

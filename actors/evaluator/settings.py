@@ -8,6 +8,8 @@ from milepost.actors.rollout.settings import episode_limits
 from milepost.configs.topology import Topology
 from milepost.messages.shared import EpisodeLimits, SamplingParams
 
+ROUNDS_OF_ONE_LIFE = 1000
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluatorSettings:
@@ -30,9 +32,14 @@ class EvaluatorSettings:
     resumed_version: int
     """Version of the checkpoint the run went on from; 0 for a fresh run."""
     waits_for_rollout: bool
+    rounds_before: int = 0
+    """Rounds are numbered after this one: a restarted evaluator never uses a name again, under
+    which sessions still hold the conversations and answers of the dead one."""
 
     @classmethod
-    def of(cls, topology: Topology, resume_step: int | None) -> EvaluatorSettings:
+    def of(
+        cls, topology: Topology, resume_step: int | None, incarnation: int = 0
+    ) -> EvaluatorSettings:
         """The settings of this topology.
 
         Raises:
@@ -71,4 +78,5 @@ class EvaluatorSettings:
             success_metric=topology.data.success_metric if topology.data else "solved",
             resumed_version=resume_step or 0,
             waits_for_rollout=actors.rollout is not None,
+            rounds_before=incarnation * ROUNDS_OF_ONE_LIFE,
         )
