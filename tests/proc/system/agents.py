@@ -43,3 +43,20 @@ class Same(Agent):
     async def run(self, episode: Episode) -> None:
         await episode.chat(episode.prompt.messages)
         episode.report(reward=0.5)
+
+
+class Flaky(LookupAgent):
+    """Looks up after `seconds`, and fails one time in `every`."""
+
+    def __init__(self, seconds: float, every: int) -> None:
+        self._seconds = seconds
+        self._every = every
+        self._count = 0
+
+    async def run(self, episode: Episode) -> None:
+        self._count += 1
+        fails = self._count % self._every == 0
+        await asyncio.sleep(self._seconds)
+        await super().run(episode)
+        if fails:
+            raise RuntimeError("the tool broke")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -14,23 +15,82 @@ from proc.system.harness import (
     check_metrics,
     check_order,
 )
+from tensorboard.backend.event_processing import event_accumulator
+from transformers import AutoModelForCausalLM
+
+from milepost.configs.load import load_topology
 
 pytestmark = pytest.mark.timeout(400)
 STEPS = 4
+HELD_OUT = 8
+STALENESS_MAX = 1
+BOUNDED = (
+    *("--set", f"actors.buffer.max_weight_staleness={STALENESS_MAX}"),
+    *("--set", "actors.buffer.staleness_policy=pace"),
+)
 
 
 def test_an_asynchronous_run_ends_with_everything_a_person_wants(
     tmp_path: Path, checkpoint: Path, launch: Launch
 ) -> None:
-    run = launch(Start(tmp_path, checkpoint, steps=STEPS))
+    """What is on the screen, in the summary and in the files says one and the same."""
+    run = launch(Start(tmp_path, checkpoint, steps=STEPS, words=BOUNDED))
     assert run.end() == 0, run.text
-    assert f"step {STEPS}/{STEPS}" in run.text
-    summary = run.summary
-    assert (summary["status"], summary["cause"]) == ("done", None)
-    assert (summary["steps"], summary["steps_done"]) == (STEPS, STEPS)
+    shown = [line.split()[1] for line in run.text.splitlines() if line.startswith("step ")]
+    assert shown == [f"{step}/{STEPS}" for step in range(1, STEPS + 1)]
+    check_summary(run)
     check_metrics(run, STEPS)
+    check_tensorboard(run)
+    check_files(run)
     ledger = check_balance(run, STEPS)
-    assert ledger.num_trained == STEPS * GROUPS
+    assert (ledger.num_trained, ledger.dropped) == (STEPS * GROUPS, {})
+    assert not ledger.open
+    for line in run.steps():
+        assert line["rollout/weight_version/max"] <= line["step"], "a token from the future"
+        assert line["train/staleness/max"] <= STALENESS_MAX
+        assert line["rollout/weight_version/sample_coverage"] == 1.0
+
+
+def check_summary(run: SystemRun) -> None:
+    """The end, the steps, both evaluations, and where the time went."""
+    summary = run.summary
+    assert (summary["status"], summary["exit_code"], summary["cause"]) == ("done", 0, None)
+    assert (summary["steps"], summary["steps_done"], summary["restarts"]) == (STEPS, STEPS, {})
+    assert summary["actors"]["trainer-0"]["groups_trained"] == STEPS * GROUPS
+    scores = summary["scores"]
+    assert [scores[when]["version"] for when in ("before", "after")] == [0, STEPS]
+    assert [event["values"] for event in run.events("evaluation")] == scores["all"]
+    for score in scores["all"]:
+        assert score["sampled"]["num_episodes"] == score["greedy"]["num_episodes"] == HELD_OUT
+    seconds = dict(summary["seconds"])
+    assert seconds.pop("total") >= sum(seconds.values())
+    assert {"starting", "running", "stopping"} <= seconds.keys()
+    assert json.loads((run.folder / ".milepost" / "run.json").read_bytes())["ended"] is True
+
+
+def check_tensorboard(run: SystemRun) -> None:
+    """The trainer's metrics once more, under the same steps."""
+    board = event_accumulator.EventAccumulator(str(run.folder / "tensorboard"))
+    board.Reload()
+    for name in ("train/lr", "rollout/raw_reward"):
+        written = [(event.step, event.value) for event in board.Scalars(name)]
+        assert written == [(line["step"], pytest.approx(line[name])) for line in run.steps()]
+
+
+def check_files(run: SystemRun) -> None:
+    """Report, curve, transcripts, logs without a traceback, a checkpoint that loads elsewhere."""
+    assert (run.folder / "report.html").read_text().startswith("<!doctype html>")
+    assert (run.folder / "curve.png").read_bytes().startswith(b"\x89PNG")
+    transcripts = run.lines("transcripts.jsonl")
+    assert {line["version"] for line in transcripts} == {0, STEPS}
+    assert all(line["messages"][0]["role"] == "user" for line in transcripts)
+    logs = {path.stem: path.read_text() for path in (run.folder / "logs").glob("*.log")}
+    assert logs.keys() >= {"trainer-0", "engine-0", "session-0", "rollout", "buffer", "agent-0"}
+    assert [name for name, text in logs.items() if "Traceback" in text] == []
+    assert logs["janitor"] == ""
+    folder = run.folder / "checkpoints" / f"step_{STEPS:06d}" / "hf"
+    assert AutoModelForCausalLM.from_pretrained(folder).config.model_type == "qwen3"
+    assert load_topology(str(run.folder / "topology.toml")).run.steps == STEPS
 
 
 def test_a_synchronous_run_trains_only_fresh_tokens_in_the_order_of_the_prompts(
