@@ -261,7 +261,11 @@ class Shell:
         async def do() -> None:
             try:
                 done = WorkDone(work.key, await perform(work))
-            except Exception as error:  # noqa: BLE001 - the core decides what a failure means
+            except asyncio.CancelledError:
+                raise
+            # Some failures of libraries are no `Exception` (torch's checkpoints): swallowed by the
+            # task, they would leave the core waiting for ever. It decides what a failure means.
+            except BaseException as error:  # noqa: BLE001
                 done = WorkDone(work.key, None, f"{type(error).__name__}: {error}")
             del self._works[work.key]
             self._handle(done)

@@ -20,6 +20,7 @@ import msgspec
 import torch
 from msgspec import Struct
 from torch import Tensor
+from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 from torch.distributed.checkpoint.state_dict_loader import load
@@ -34,6 +35,10 @@ FORMAT: Final = 1
 
 class CheckpointDamaged(RuntimeError):
     """The checkpoint is not what this model and optimizer need, to the last tensor."""
+
+
+class CheckpointFailed(RuntimeError):
+    """A checkpoint could not be written; says on which ranks, and why."""
 
 
 class CheckpointMeta(Struct, frozen=True, kw_only=True):
@@ -75,6 +80,9 @@ def save_checkpoint(
         trained_group_ids: since the run began.
         keep: checkpoints that stay, this one included.
         write_hugging_face: given the path of the `hf` folder; called on every rank (collective).
+
+    Raises:
+        CheckpointFailed: the disk is full, or does not take it for another reason.
     """
     group = learner.group
     final, partial = parent / folder_name(step), parent / f".{folder_name(step)}.partial"
@@ -82,7 +90,10 @@ def save_checkpoint(
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir(parents=True)
     group.meet()
-    save(learner_state(learner), storage_writer=FileSystemWriter(partial))
+    try:
+        save(learner_state(learner), storage_writer=FileSystemWriter(partial))
+    except CheckpointException as error:
+        raise CheckpointFailed(f"{partial} cannot be written: {_causes(error)}") from error
     if write_hugging_face is not None:
         write_hugging_face(partial / HUGGING_FACE)
     states = group.gather(torch.get_rng_state().to(group.device))
@@ -103,6 +114,11 @@ def save_checkpoint(
     return final
 
 
+def _causes(error: CheckpointException) -> str:
+    failures = error.failures.items()
+    return "; ".join(f"rank {rank}: {type(each).__name__}: {each}" for rank, (each, _) in failures)
+
+
 def load_checkpoint(folder: Path, learner: Learner) -> CheckpointMeta:
     """Fill `learner` from a checkpoint, whatever number of ranks wrote it. Collective.
 
@@ -121,7 +137,10 @@ def load_checkpoint(folder: Path, learner: Learner) -> CheckpointMeta:
         found = stored[name]
         if not isinstance(found, TensorStorageMetadata) or found.size != tensor.shape:
             raise CheckpointDamaged(f"{folder} holds {name} as {found}, not {tuple(tensor.shape)}")
-    load(state, storage_reader=reader)
+    try:
+        load(state, storage_reader=reader)
+    except CheckpointException as error:
+        raise CheckpointDamaged(f"{folder} cannot be read: {_causes(error)}") from error
     learner.optimizer.step_count = meta.optimizer_step
     if meta.world_size == learner.group.world_size:
         data = bytearray(b64decode(meta.rng_states[learner.group.rank]))

@@ -9,7 +9,7 @@ import msgspec
 from proc.bus.harness import until
 
 from milepost.actors.context import ActorContext
-from milepost.actors.effects import Ask, Effect, Event, Received, Unanswered
+from milepost.actors.effects import Ask, Effect, Event, Received, Unanswered, Work, WorkDone
 from milepost.configs.spec import ActorSpec
 from milepost.configs.topology import Topology
 from milepost.messages.bus import Bus, BusLimits
@@ -83,6 +83,50 @@ async def test_questions_to_a_dead_peer_fail_before_the_news_of_its_restart() ->
     assert isinstance(first, Unanswered)
     assert "was taken by incarnation 0 of peer, which is gone" in first.reason
     assert second == Received("supervisor", news)
+
+
+class Worker(Asker):
+    """Orders one work and keeps how it ended."""
+
+    def start(self, now_s: float) -> list[Effect]:
+        del now_s
+        return [Work("work")]
+
+    def handle(self, event: Event, now_s: float) -> list[Effect]:
+        del now_s
+        self.told.append(event)
+        self.is_done.set()
+        return []
+
+
+class NoException(BaseException):
+    """As torch raises for a checkpoint that cannot be written."""
+
+
+async def test_a_work_that_fails_in_whatever_way_comes_back_to_the_core() -> None:
+    """Else the core waits for it for ever, and nobody ever says why."""
+
+    async def perform(work: Work) -> object:
+        raise NoException(f"no room for {work.key}")
+
+    network = MemoryNetwork(NAMES)
+    buses = {
+        name: await Bus.over(
+            network.transport(name), name=name, incarnation=0, run_id="run", limits=LIMITS
+        )
+        for name in NAMES
+    }
+    context = ActorContext(_spec(), buses["asker"])
+    core = Worker()
+    serving = asyncio.create_task(context.serve(core, perform=perform))
+    await buses["supervisor"].receive()
+    await buses["supervisor"].tell("asker", Begin(), deadline_s=5)
+    await core.is_done.wait()
+    context.stopping.set()
+    await serving
+    for bus in buses.values():
+        await bus.close(deadline_s=0.05)
+    assert core.told == [WorkDone("work", None, "NoException: no room for work")]
 
 
 def _spec() -> ActorSpec:

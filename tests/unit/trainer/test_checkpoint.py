@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import resource
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +18,7 @@ from unit.trainer.kit import VOCABULARY, batch_of, group, model_classes, write_m
 from milepost.actors.arrays import from_bulk
 from milepost.actors.trainer.fsdp.checkpoint import (
     CheckpointDamaged,
+    CheckpointFailed,
     learner_state,
     load_checkpoint,
     read_meta,
@@ -102,6 +104,21 @@ def test_what_a_killed_save_left_behind_is_no_checkpoint(
         load_checkpoint(partial, learner)
     save(tmp_path, learner, 2)
     assert not partial.exists()
+
+
+def test_a_checkpoint_that_the_disk_does_not_take_fails_by_name(
+    make_learner: MakeLearner, tmp_path: Path
+) -> None:
+    """Torch raises what is no `Exception`, and hides the reason in it."""
+    learner = make_learner()
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, before[1]))
+    try:
+        with pytest.raises(CheckpointFailed, match=r"cannot be written: rank 0: .*File too large"):
+            save(tmp_path, learner, 1)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert not (tmp_path / "step_000001").exists()
 
 
 def test_a_checkpoint_of_another_model_is_refused_not_loaded_in_part(
