@@ -57,9 +57,9 @@ def launch() -> Iterator[Launch]:
     """Starts runs; when the test is over, nothing of any of them is left."""
     with contextlib.ExitStack() as stack:
 
-        def start(what: Start, *, resume: bool = False) -> SystemRun:
-            run = SystemRun(what, resume=resume)
+        def begin(start: Start, *, resume: bool = False) -> SystemRun:
+            run = SystemRun(start, resume=resume)
             stack.callback(run.close)
             return run
 
-        yield start
+        yield begin

@@ -15,7 +15,6 @@ from proc.system.harness import (
     check_metrics,
     check_order,
 )
-from tensorboard.backend.event_processing import event_accumulator
 from transformers import AutoModelForCausalLM
 
 from milepost.configs.load import load_topology
@@ -70,7 +69,8 @@ def check_summary(run: SystemRun) -> None:
 
 def check_tensorboard(run: SystemRun) -> None:
     """The trainer's metrics once more, under the same steps."""
-    board = event_accumulator.EventAccumulator(str(run.folder / "tensorboard"))
+    events = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    board = events.EventAccumulator(str(run.folder / "tensorboard"))
     board.Reload()
     for name in ("train/lr", "rollout/raw_reward"):
         written = [(event.step, event.value) for event in board.Scalars(name)]
