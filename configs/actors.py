@@ -33,8 +33,10 @@ class RolloutConfig(Config, kw_only=True):
     episode_retries_max: NonNegative = 3
     """Attempts after the first for one trajectory whose episode failed."""
     failed: Literal["retry", "drop_group", "smaller_group"] = "retry"
-    lease_s: PositiveFloat = 600.0
-    """An episode silent for longer is taken from its agent and issued again, once."""
+    lease_s: PositiveFloat = 3900.0
+    """An episode without a reply for longer is lost: taken from its agent and sampled again, as
+    after any loss, up to 6 times. At least `limits.seconds_max + data.reward_deadline_s`, since
+    only replies of the model renew it: not a tool that works long, nor a reward."""
     restart: RestartConfig = RestartConfig()
 
 

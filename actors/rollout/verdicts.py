@@ -1,8 +1,9 @@
 """What follows when an episode ends, fails, or is lost with an actor.
 
 A failure is a verdict on the episode (the environment's or the agent's fault) and meets the policy
-`actors.rollout.failed`. A loss is nobody's verdict (an actor died, a lease ended) and is always
-sampled again. Neither ever becomes a reward.
+`actors.rollout.failed`. A loss is nobody's verdict (an actor died, a lease ended) and is sampled
+again under every policy, `LOSSES_MAX` times for one trajectory; after that its group is given up.
+Neither ever becomes a reward.
 
 Invariant:
     VE-1 (fail loudly): when group after group is given up and no trajectory is delivered, the run
@@ -26,6 +27,7 @@ from milepost.messages.shared import Status
 from milepost.messages.supervisor import EventReported
 
 LOSSES_MAX = 6
+"""Losses of one trajectory that are sampled again."""
 GIVEN_UP_MAX = 8
 SMALLEST_GROUP = 2
 BACKOFF_S = 0.125

@@ -15,6 +15,7 @@ from milepost.supervisor.checks.learning import (
 )
 from milepost.supervisor.checks.limits import (
     devices_are_named,
+    leases_outlast_episodes,
     system_limits_agree,
     tokens_fit,
     work_fits,
@@ -62,6 +63,7 @@ CHECKS: Final = (
     Check("the limit on stale weights and its policy go together", READING, staleness_is_settled),
     Check("token limits fit the model, the episode and the micro-batch", READING, tokens_fit),
     Check("work in flight fits every actor that holds it", READING, work_fits),
+    Check("leases are longer than any episode", READING, leases_outlast_episodes),
     Check("limits of the bus and deadlines agree", READING, system_limits_agree),
     Check("families, matchers and filters have names that exist", READING, parts_are_known),
     Check("devices have names that exist", READING, devices_are_named),

@@ -83,6 +83,24 @@ def _engine_slots(topology: Topology) -> Iterator[Finding]:
         yield Problem(what, "$.actors.engine.slots", remedy)
 
 
+def leases_outlast_episodes(subject: Subject) -> Iterator[Finding]:
+    """An episode that is well and works long, taken from its agent in the middle."""
+    topology = subject.topology
+    rollout, agent = topology.actors.rollout, topology.actors.agent
+    if rollout is None or agent is None:
+        return
+    reward_s = topology.data.reward_deadline_s if topology.data is not None else 0.0
+    needed_s = topology.limits.seconds_max + reward_s
+    if rollout.lease_s < needed_s:
+        what = (
+            f"lease_s = {rollout.lease_s}, but an episode may go on for {needed_s} s after its "
+            "last reply (limits.seconds_max and data.reward_deadline_s), and only replies renew "
+            "its lease"
+        )
+        remedy = f"set {needed_s} or more, or lower limits.seconds_max"
+        yield Problem(what, "$.actors.rollout.lease_s", remedy)
+
+
 def system_limits_agree(subject: Subject) -> Iterator[Finding]:
     """A message that one table allows and the bus refuses; a healthy actor called stuck."""
     topology = subject.topology

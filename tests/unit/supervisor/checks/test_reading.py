@@ -128,6 +128,8 @@ def test_a_sound_topology_has_no_problem(document: dict[str, Any]) -> None:
         ("actors.engine.running_max=129", "$.actors.engine.slots", "a row each"),
         ("actors.engine.requests_max=191", "$.actors.engine.requests_max", "192 episodes"),
         ("actors.session.sessions_max=100", "$.actors.session.sessions_max", "192 episodes"),
+        ("limits.seconds_max=3871.0", "$.actors.rollout.lease_s", "may go on for 3901.0 s"),
+        ("actors.rollout.lease_s=3629.0", "$.actors.rollout.lease_s", "only replies renew"),
         ("system.bus.body_bytes_max=2000000000", "$.system.bus.body_bytes_max", "than a frame"),
         (
             "actors.publisher.bucket_bytes_max=2000000000",
@@ -164,6 +166,8 @@ def test_each_rule_tells_its_breach_at_its_place(override: str, where: str, told
         ("actors.rollout.trajectories_in_flight_max=8",),
         ("actors.engine.slots=64", "actors.engine.running_max=64"),
         ("actors.engine.requests_max=96", "actors.engine.replicas=2"),
+        ("limits.seconds_max=3870.0",),
+        ("limits.seconds_max=60.0", "actors.rollout.lease_s=90.0"),
         ("actors.evaluator=false", "data.prompts=a.jsonl"),
         ("data.prompts=a.jsonl@[:-9]", "data.held_out_prompts=a.jsonl@[-9:]"),
         ("actors.engine.device=cuda:1",),
