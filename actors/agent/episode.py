@@ -46,7 +46,7 @@ class Record:
     num_turns: int = 0
     """Replies of the model."""
     limit: str = ""
-    """The bound it ran into."""
+    """The bound that refused the newest request; empty when it was served."""
     was_cut_off: bool = False
     """The newest reply ended at a token bound."""
     service_fault: str = ""
@@ -135,7 +135,8 @@ class Episode:
             raise self._refused(answer)
         assert isinstance(answer, ChatReply), f"a session answered a chat with {answer}"
         record.num_turns += 1
-        record.service_fault = ""
+        # A refused request that was made shorter, or whose turn was tried again, ended nothing.
+        record.service_fault = record.limit = ""
         record.was_cut_off = answer.finish_reason is FinishReason.LENGTH
         record.conversation = [*turn.messages, answer.message]
         return read_reply(answer)

@@ -131,7 +131,7 @@ class SessionCore:
                 self._desk.version = max(self._desk.version, message.version)
                 return []
             case PeerRestarted():
-                return self._peer_restarted(message.actor)
+                return self._peer_died(message.actor, now_s)
             case Drain():
                 self._draining, self._is_draining = request, True
                 return [Wake(DRAIN_KEY, now_s + DRAIN_SHARE * message.deadline_s)]
@@ -274,9 +274,13 @@ class SessionCore:
             case _:
                 return self._turns.worked(key, result, error, now_s)
 
-    def _peer_restarted(self, actor: str) -> list[Effect]:
-        """An engine is back; or an agent is gone, and nobody listens to its turns."""
-        self._desk.pool.answered(actor)
+    def _peer_died(self, actor: str, now_s: float) -> list[Effect]:
+        """An engine is gone, and with it the prefixes; or an agent, and nobody hears its turns.
+
+        The supervisor says so at the death, some time before the next incarnation can serve.
+        """
+        if actor in self._desk.pool.loads:
+            self._desk.pool.failed_with(actor, "it died", now_s)
         effects: list[Effect] = []
         for session in self._sessions.values():
             if session.flight is not None and session.flight.request.source == actor:

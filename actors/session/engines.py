@@ -1,15 +1,22 @@
 """Which engine serves which session.
 
 A session keeps its engine, which holds its prefix in the cache. The first turn goes to the engine
-with the fewest of our sessions; a session moves only when its engine fails.
+with the fewest of our sessions; a session moves only when its engine fails: it died, or did not
+answer. One that refuses for now (its queue is full, it serves no version yet) is alive and kept.
+
+Nobody says when a dead engine is back. From time to time one session tries it, and stays; the
+others follow when it has generated.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+AVOIDED_S: Final = 5.0
+"""How long no session is sent to an engine that failed, or that one already tries."""
 
 
 class EnginePool:
@@ -24,6 +31,7 @@ class EnginePool:
         start = index % len(names) if names else 0
         self._loads = dict.fromkeys((*names[start:], *names[:start]), 0)
         self._failed: dict[str, str] = {}
+        self._avoided_until_s: dict[str, float] = {}
 
     @property
     def loads(self) -> dict[str, int]:
@@ -32,19 +40,24 @@ class EnginePool:
 
     @property
     def failed(self) -> dict[str, str]:
-        """Engines that failed and have not answered since, with the reason."""
+        """Engines that failed and have not generated since, with the reason."""
         return dict(self._failed)
 
-    def take(self, avoid: str = "") -> str:
+    def take(self, now_s: float, avoid: str = "") -> str:
         """The engine for a session, counted as its load from now on.
 
-        Engines that failed are taken only when all have; `avoid` only when there is no other.
+        Engines that failed are taken when all have, or once in a while, to see whether they are
+        back; `avoid` only when there is no other.
         """
         assert self._loads, "a session needs an engine, the run has none"
-        name = min(
-            self._loads,
-            key=lambda name: (name in self._failed, name == avoid, self._loads[name]),
-        )
+
+        def rank(name: str) -> tuple[bool, bool, int]:
+            is_avoided = now_s < self._avoided_until_s.get(name, now_s)
+            return is_avoided, name == avoid, self._loads[name]
+
+        name = min(self._loads, key=rank)
+        if name in self._failed:
+            self._avoided_until_s[name] = now_s + AVOIDED_S
         self._loads[name] += 1
         return name
 
@@ -53,10 +66,12 @@ class EnginePool:
         self._loads[name] -= 1
         assert self._loads[name] >= 0, f"{name} was released more often than taken"
 
-    def failed_with(self, name: str, reason: str) -> None:
-        """The engine did not answer."""
+    def failed_with(self, name: str, reason: str, now_s: float) -> None:
+        """The engine died, or did not answer."""
         self._failed[name] = reason
+        self._avoided_until_s[name] = now_s + AVOIDED_S
 
-    def answered(self, name: str) -> None:
-        """The engine is well, or was started again."""
+    def generated(self, name: str) -> None:
+        """The engine is well."""
         self._failed.pop(name, None)
+        self._avoided_until_s.pop(name, None)

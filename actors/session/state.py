@@ -86,7 +86,7 @@ class Session:
     """Why the session left an engine, each time."""
     flight: Flight | None = None
     refused_by: str = ""
-    """The bound that refused a turn."""
+    """The bound that refused a turn, if no turn was committed since."""
     cut_by: str = ""
     """The bound that cut off the newest reply."""
     ending: Ending | None = None

@@ -57,7 +57,7 @@ class Turns:
             return [self._refusal(session, request, refused)]
         effects = self.stop(session, "a newer request of this session took its place")
         session.epoch, session.flight, session.active_s = flight.epoch, flight, now_s
-        return effects + self._render(session, flight)
+        return effects + self._render(session, flight, now_s)
 
     def _planned(self, session: Session, turn: ChatTurn, request: Request, now_s: float) -> Flight:
         spec = session.spec
@@ -106,7 +106,7 @@ class Turns:
 
     # ---- render --------------------------------------------------------------------------
 
-    def _render(self, session: Session, flight: Flight) -> list[Effect]:
+    def _render(self, session: Session, flight: Flight, now_s: float) -> list[Effect]:
         plan, renderer = flight.plan, self.desk.renderer
         if plan.base_turns:
             calls = session.history.last_calls(plan.base_turns)
@@ -116,14 +116,16 @@ class Turns:
             flight.text = renderer.first(plan.appended, plan.tools)
             flight.seam = NO_SEAM
         if (piece := renderer.recall(flight.text)) is not None:
-            return self._rendered(session, flight, piece)
+            return self._rendered(session, flight, piece, now_s)
         work = RenderText(self.desk.key("render"), flight.text)
         if (done := self.desk.try_inline(work)) is not None:
-            return self._rendered(session, flight, done)
+            return self._rendered(session, flight, done, now_s)
         self._works[work.key] = session, flight
         return [work]
 
-    def _rendered(self, session: Session, flight: Flight, result: object) -> list[Effect]:
+    def _rendered(
+        self, session: Session, flight: Flight, result: object, now_s: float
+    ) -> list[Effect]:
         if isinstance(result, Refusal):
             return self._fail(session, flight, TurnRefused("bad_request", result.reason))
         assert isinstance(result, Piece)
@@ -133,6 +135,11 @@ class Turns:
             self._measure(session, flight)
         except TurnRefused as refused:
             return self._fail(session, flight, refused)
+        pool = self.desk.pool
+        if not session.engine:
+            session.engine = pool.take(now_s)
+        elif (reason := pool.failed.get(session.engine)) is not None:
+            self._move(session, f"{session.engine} failed: {reason}", now_s)
         return self._generate(session, flight)
 
     def _measure(self, session: Session, flight: Flight) -> None:
@@ -166,8 +173,7 @@ class Turns:
     def _generate(self, session: Session, flight: Flight) -> list[Effect]:
         assert flight.piece is not None
         assert flight.sampling is not None
-        if not session.engine:
-            session.engine = self.desk.pool.take()
+        assert session.engine, "a turn needs an engine"
         spec = session.spec
         flight.stage = Stage.GENERATE
         flight.tries += 1
@@ -190,7 +196,8 @@ class Turns:
     def answered(self, key: str, source: str, message: Message, now_s: float) -> list[Effect]:
         """An engine answered."""
         session, flight = self._generating.pop(key)
-        self.desk.pool.answered(source)
+        if isinstance(message, Generated):
+            self.desk.pool.generated(source)
         if session.flight is not flight:
             # The turn was stopped meanwhile.
             if isinstance(message, Generated):
@@ -213,33 +220,48 @@ class Turns:
     def unanswered(self, key: str, to: str, reason: str, now_s: float) -> list[Effect]:
         """An engine is dead, or did not answer."""
         session, flight = self._generating.pop(key)
-        self.desk.pool.failed_with(to, reason)
+        self.desk.pool.failed_with(to, reason, now_s)
         if session.flight is not flight:
             return []
-        return self._again(session, flight, f"{to} did not answer: {reason}", now_s)
+        told = f"{to} did not answer: {reason}"
+        return self._again(session, flight, told, now_s, has_failed=True)
 
-    def _again(self, session: Session, flight: Flight, reason: str, now_s: float) -> list[Effect]:
-        """Try once more, on another engine if there is one; nothing was committed."""
+    def _again(
+        self,
+        session: Session,
+        flight: Flight,
+        reason: str,
+        now_s: float,
+        *,
+        has_failed: bool = False,
+    ) -> list[Effect]:
+        """Try once more, on another engine if this one has failed; nothing was committed."""
         if flight.failing_since_s is None:
             flight.failing_since_s = now_s
         failing_s = now_s - flight.failing_since_s
         if failing_s >= self.desk.patience_s:
             told = f"{reason}; {flight.tries} tries in {failing_s:.1f} s"
             return self._fail(session, flight, TurnRefused("engine", told))
-        old = session.engine
-        self.desk.pool.release(old)
-        session.engine = self.desk.pool.take(avoid=old)
-        if session.engine != old:
-            session.moves.append(reason)
-            self.desk.counters.engine_moves += 1
-            # Once round all of them at once; after that they are busy, and asking on is no help.
-            if flight.tries < len(self.desk.pool.loads):
-                return self._generate(session, flight)
+        # Once round all of them at once; after that they are all dead, and asking on is no help.
+        is_first_round = flight.tries < len(self.desk.pool.loads)
+        if has_failed and self._move(session, reason, now_s) and is_first_round:
+            return self._generate(session, flight)
         flight.stage = Stage.WAIT
         pause_s = min(BACKOFF_S * 2.0 ** (flight.tries - 1), BACKOFF_S_MAX)
         key = f"again/{flight.request_id}"
         self._waiting[key] = session, flight
         return [Wake(key, now_s + pause_s)]
+
+    def _move(self, session: Session, reason: str, now_s: float) -> bool:
+        """Leave an engine that failed; False when there is no other."""
+        old, pool = session.engine, self.desk.pool
+        pool.release(old)
+        session.engine = pool.take(now_s, avoid=old)
+        if session.engine == old:
+            return False
+        session.moves.append(reason)
+        self.desk.counters.engine_moves += 1
+        return True
 
     def woken(self, key: str) -> list[Effect]:
         """The pause before another try is over."""
@@ -285,7 +307,7 @@ class Turns:
         if error:
             return self._fail(session, flight, TurnRefused("internal", error))
         if flight.stage is Stage.RENDER:
-            return self._rendered(session, flight, result)
+            return self._rendered(session, flight, result, now_s)
         return self._commit(session, flight, result, now_s)
 
     def _commit(
@@ -306,6 +328,7 @@ class Turns:
         message = reply_message(parsed)
         row.commit(plan.base_turns, flight.seam, flight.piece, reply)
         session.history.commit(plan, message, truncated=truncated)
+        session.refused_by = ""
         session.cut_by = flight.bound if truncated else ""
         session.flight, session.active_s = None, now_s
         return [

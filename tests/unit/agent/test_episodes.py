@@ -146,6 +146,22 @@ async def test_a_limit_truncates_with_its_name_whether_the_agent_catches_it_or_n
     assert (ended.status.value, ended.reward, ended.cause) == ("truncated", 0.25, "turns_max")
 
 
+async def test_a_request_made_shorter_and_served_truncates_nothing() -> None:
+    """The refusal changed no token of the row: the episode came to its own end."""
+
+    async def code(episode: Episode) -> None:
+        await episode.chat([QUESTION])
+        try:
+            await episode.chat([QUESTION, QUESTION])
+        except LimitReached:
+            await episode.chat([QUESTION])
+        episode.report(reward=0.25)
+
+    answers: Any = iter([reply(), refused("limit", "tokens_max"), reply()])
+    ended = await run(hosted(code, FakeBus(lambda _: next(answers))))
+    assert (ended.status.value, ended.reward, ended.cause) == ("completed", 0.25, "")
+
+
 async def test_time_ends_an_episode_and_leaves_the_question_to_the_bus() -> None:
     """The code is cancelled in its chat; the bus's future is not: its answer may still come."""
     bus = FakeBus(lambda _: reply() if len(bus.asked) == 1 else None)

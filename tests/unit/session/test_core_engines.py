@@ -7,7 +7,7 @@ from typing import Any
 from unit.session.kit import QUESTION, Play, ids, play
 
 from milepost.actors.effects import Answered, Unanswered, Woken
-from milepost.actors.session.engines import EnginePool
+from milepost.actors.session.engines import AVOIDED_S, EnginePool
 from milepost.messages.engine import GenerateRefused
 from milepost.messages.session import ChatRefused, ChatReply
 from milepost.messages.shared import FinishReason
@@ -56,7 +56,7 @@ def test_sessions_start_where_the_load_is_least_and_stay() -> None:
 
 def test_session_actors_start_their_ties_at_different_engines() -> None:
     """Two of them must not both send their first sessions to engine 0."""
-    assert [EnginePool(TWO, index).take() for index in range(3)] == [*TWO, "engine-0"]
+    assert [EnginePool(TWO, index).take(0.0) for index in range(3)] == [*TWO, "engine-0"]
 
 
 def test_a_session_moves_when_its_engine_dies_and_says_why() -> None:
@@ -77,21 +77,48 @@ def test_a_session_moves_when_its_engine_dies_and_says_why() -> None:
     assert game.core.statistics()["engines_failed"] == {"engine-0": "restarted"}
 
 
-def test_new_sessions_avoid_an_engine_until_it_is_back() -> None:
-    """It has the fewest sessions because it died."""
+def served_by(game: Play, name: str) -> str:
+    """The engine that a new session asks."""
+    game.open(name)
+    game.chat([QUESTION], name)
+    return list(game.asks.values())[-1].to
+
+
+def test_new_sessions_avoid_a_dead_engine_until_one_of_them_was_served() -> None:
+    """It has the fewest sessions because it died, and its death is told long before it is back."""
     game = play(engines=TWO)
-    game.open("g.0")
-    game.chat([QUESTION], "g.0")
+    assert served_by(game, "g.0") == "engine-0"
     die(game)
+    game.tell(PeerRestarted(actor="engine-0", incarnation=2), "supervisor")
     game.sample("cat")
-    game.open("g.1")
-    game.chat([QUESTION], "g.1")
+    for name in ("g.1", "g.2"):
+        assert served_by(game, name) == "engine-1"
+        game.sample("cat")
+    game.now_s += AVOIDED_S
+    assert served_by(game, "g.3") == "engine-0", "one session tries it"
+    assert served_by(game, "g.4") == "engine-1", "and the others wait for what comes of it"
+    refuse(game, retry=True)
+    game.sample("cat")
+    assert served_by(game, "g.5") == "engine-1", "it lives, but serves no version yet"
+    game.sample("cat")
+    wake(game)
+    game.sample("cat")
+    assert served_by(game, "g.6") == "engine-0"
+    assert game.core.statistics()["engines_failed"] == {}
+
+
+def test_a_session_whose_engine_died_between_two_turns_moves_with_the_next() -> None:
+    """The prefix is gone, and the next incarnation may be long in coming."""
+    game = play(engines=TWO)
+    game.open()
+    reply = game.turn([QUESTION], "cat")
+    game.tell(PeerRestarted(actor="engine-0", incarnation=2), "supervisor")
+    game.chat([QUESTION, reply, {"role": "user", "content": "more"}])
     assert game.open_ask()[1].to == "engine-1"
     game.sample("cat")
-    game.tell(PeerRestarted(actor="engine-0", incarnation=2), "supervisor")
-    game.open("g.2")
-    game.chat([QUESTION], "g.2")
-    assert game.open_ask()[1].to == "engine-0"
+    game.finish()
+    trajectory = game.take().trajectory
+    assert trajectory.metadata["engine_moves"] == ["engine-0 failed: it died"]
 
 
 def test_the_only_engine_is_tried_again_after_growing_pauses() -> None:
@@ -110,13 +137,11 @@ def test_the_only_engine_is_tried_again_after_growing_pauses() -> None:
     assert isinstance(game.replies[request], ChatReply)
 
 
-def test_engines_that_all_refuse_are_not_asked_in_a_ring_without_pause() -> None:
-    """Two full queues would be asked in turn, thousands of times a second, until one has room."""
+def test_a_busy_engine_keeps_its_session() -> None:
+    """It has the prefix; elsewhere all of it would be computed again, and the queue is as full."""
     game = play(engines=TWO)
     game.open()
     request = game.chat([QUESTION])
-    refuse(game, retry=True)
-    assert game.open_ask()[1].to == "engine-1", "the other one may have room"
     pauses = []
     for _ in range(3):
         refuse(game, retry=True)
@@ -124,7 +149,28 @@ def test_engines_that_all_refuse_are_not_asked_in_a_ring_without_pause() -> None
         before = game.now_s
         wake(game)
         pauses.append(round(game.now_s - before, 3))
+        assert game.open_ask()[1].to == "engine-0"
+    assert pauses == [0.05, 0.1, 0.2]
+    game.sample("cat")
+    assert isinstance(game.replies[request], ChatReply)
+    assert game.core.statistics()["engine_moves"] == 0
+
+
+def test_engines_that_are_all_dead_are_not_asked_in_a_ring_without_pause() -> None:
+    """They would be asked in turn, thousands of times a second, until one is back."""
+    game = play(engines=TWO)
+    game.open()
+    request = game.chat([QUESTION])
+    assert [die(game), die(game)] == ["engine-0", "engine-1"]
+    pauses = []
+    for _ in range(3):
+        assert not game.asks
+        before = game.now_s
+        wake(game)
+        pauses.append(round(game.now_s - before, 3))
+        die(game)
     assert pauses == [0.1, 0.2, 0.4]
+    wake(game)
     game.sample("cat")
     assert isinstance(game.replies[request], ChatReply)
 

@@ -191,6 +191,19 @@ def test_a_reply_is_cut_off_at_the_tightest_bound(fields: Any, bound: int, name:
     assert trajectory.certificate.canonical_mismatch is None
 
 
+def test_a_prompt_refused_for_its_length_and_then_shortened_truncates_nothing() -> None:
+    """Only the newest request counts: the conversation went on to its own end."""
+    game = play()
+    game.open(limits=EpisodeLimits(tokens_max=120))
+    reply = game.turn([QUESTION], "cat")
+    long = {"role": "user", "content": "sure? " * 40}
+    refused(game, game.chat([QUESTION, reply, long]), "limit")
+    game.turn([QUESTION, reply, {"role": "user", "content": "sure?"}], "cat")
+    game.finish()
+    trajectory = game.take().trajectory
+    assert (trajectory.status.value, trajectory.metadata["limit"]) == ("completed", "")
+
+
 def test_trying_a_cut_off_turn_again_lifts_the_verdict() -> None:
     """The new reply ends by itself: the trajectory is complete again."""
     game = play()
