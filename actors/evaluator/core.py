@@ -39,7 +39,7 @@ from milepost.messages.buffer import TrajectoryFinished
 from milepost.messages.evaluator import EvaluateNow, Evaluation, Transcript
 from milepost.messages.publisher import HoldVersion, ReleaseVersion, VersionHeld
 from milepost.messages.rollout import EpisodeEnded, EvaluationFinished, TrajectoryLost
-from milepost.messages.session import SessionsOpened, TrajectorySent
+from milepost.messages.session import SessionsOpened, SessionsRefused, TrajectorySent
 from milepost.messages.shared import Message, Prompt
 from milepost.messages.supervisor import (
     Drain,
@@ -275,8 +275,11 @@ class Evaluator:
             return self.round.opened(trajectory_id, attempt)
         if isinstance(message, TrajectorySent):
             return []
-        cause = getattr(message, "reason", "") or f"{kind} was answered {type(message).__name__}"
-        return self.round.lost(trajectory_id, attempt, cause)
+        match message:
+            case SessionsRefused(reason=cause) | TrajectoryLost(cause=cause):
+                return self.round.lost(trajectory_id, attempt, cause)
+            case _:
+                raise TypeError(f"evaluator was answered {type(message).__name__} to {kind}")
 
     def _unanswered(self, key: str, reason: str, now_s: float) -> list[Effect]:
         kind, trajectory_id, attempt = _parse(key)

@@ -191,6 +191,8 @@ class Round:
         item = self._out.get(trajectory.trajectory_id)
         if item is None or not item.is_finishing:
             return []
+        if trajectory.metadata.get("attempt", item.attempt) != item.attempt:
+            return []  # of an attempt that was given up; the newest one has its own coming
         if any(span.version != self.version for span in trajectory.spans):
             item.mixed += 1
             if item.mixed <= MIXED_MAX:
