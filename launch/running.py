@@ -24,7 +24,12 @@ from milepost.launch.checking import last_line, lines_of, note_lines
 from milepost.launch.display import open_display
 from milepost.launch.exits import Exit
 from milepost.launch.fresh import write_fresh
-from milepost.supervisor.checkpoints import HUGGING_FACE, checkpoint_folder, last_checkpoint
+from milepost.supervisor.checkpoints import (
+    HUGGING_FACE,
+    checkpoint_folder,
+    last_checkpoint,
+    put_back,
+)
 from milepost.supervisor.checks import (
     CHECKS,
     Check,
@@ -83,6 +88,8 @@ def run_topology(topology: Topology, options: Options) -> Exit:
         ConfigError: the fresh checkpoint could not be written.
     """
     folder = options.resume or options.out or new_folder(topology.run.name)
+    if options.resume is not None:
+        put_back(folder)
     subject = Subject(topology, Machine.look(folder), folder, resuming=options.resume is not None)
     if not holds(CHECKS, subject, options):
         return Exit.REFUSED

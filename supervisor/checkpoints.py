@@ -28,6 +28,17 @@ def last_checkpoint(run_folder: Path) -> int | None:
     return max(whole_checkpoints(run_folder), default=None)
 
 
+def put_back(run_folder: Path) -> None:
+    """Give a checkpoint its name again that was being replaced when its writer was killed.
+
+    No trainer may be at work in the folder.
+    """
+    for aside in (run_folder / FOLDER).glob(".step_*.replaced"):
+        final = aside.with_name(aside.name.removeprefix(".").removesuffix(".replaced"))
+        if not final.exists():
+            aside.rename(final)
+
+
 def _is_whole(folder: Path) -> bool:
     # It is written last, by a rename.
     return (folder / META).is_file()

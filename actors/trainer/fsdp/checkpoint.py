@@ -1,6 +1,7 @@
 """Checkpoints: sharded state by torch DCP, facts in meta.json, whole or not there at all.
 
-RUN/checkpoints/step_000042/     written as .step_000042.partial, renamed when complete
+RUN/checkpoints/step_000042/     written as .step_000042.partial, renamed when complete; one that is
+                             there already is .step_000042.replaced meanwhile
 meta.json                    step, optimizer step, trained groups, random states
 *.distcp, .metadata          parameters and moments, each rank its shards
 hf/                          Hugging Face folder, where one was asked for
@@ -107,8 +108,7 @@ def save_checkpoint(
             rng_states=tuple(b64encode(state.cpu().numpy().tobytes()).decode() for state in states),
         )
         _put(partial / META, msgspec.json.encode(meta))
-        shutil.rmtree(final, ignore_errors=True)
-        partial.rename(final)
+        _replace(final, partial)
         _forget(parent, keep)
     group.meet()
     return final
@@ -168,6 +168,16 @@ def learner_state(learner: Learner) -> dict[str, Tensor]:
     parameters = learner.policy.parameters()
     state = {f"model/{name}": parameter.detach() for name, parameter in parameters.items()}
     return state | learner.optimizer.state()
+
+
+def _replace(final: Path, partial: Path) -> None:
+    """Give `partial` its name; what had it before stays whole until then."""
+    aside = final.with_name(f".{final.name}.replaced")
+    if final.exists():
+        shutil.rmtree(aside, ignore_errors=True)
+        final.rename(aside)
+    partial.rename(final)
+    shutil.rmtree(aside, ignore_errors=True)
 
 
 def _put(path: Path, data: bytes) -> None:

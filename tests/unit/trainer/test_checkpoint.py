@@ -92,6 +92,36 @@ def test_a_checkpoint_appears_whole_and_old_ones_go(
     assert read_meta(tmp_path / "step_000010").step == 10
 
 
+def test_a_save_that_replaces_a_checkpoint_never_has_less_than_the_old_one(
+    make_learner: MakeLearner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The process may be killed at any line; the only checkpoint of a run must outlive it."""
+    learner = make_learner()
+    final = save(tmp_path, learner, 1)
+    aside = tmp_path / ".step_000001.replaced"
+    whole_ones: list[list[str]] = []
+
+    def look() -> None:
+        folders = (final, aside)
+        whole_ones.append([each.name for each in folders if (each / "meta.json").is_file()])
+
+    def look_around(move: Callable[..., object]) -> Callable[..., object]:
+        def moved(*arguments: object, **options: object) -> object:
+            look()
+            result = move(*arguments, **options)
+            look()
+            return result
+
+        return moved
+
+    monkeypatch.setattr(Path, "rename", look_around(Path.rename))
+    monkeypatch.setattr(shutil, "rmtree", look_around(shutil.rmtree))
+    save(tmp_path, learner, 1)
+    assert len(whole_ones) >= 6
+    assert all(whole_ones)
+    assert [path.name for path in tmp_path.iterdir()] == ["step_000001"]
+
+
 def test_what_a_killed_save_left_behind_is_no_checkpoint(
     make_learner: MakeLearner, tmp_path: Path
 ) -> None:
