@@ -52,7 +52,8 @@ class TrajectoriesFinished(Message, kw_only=True):
 class BatchRequested(Message, kw_only=True):
     """A trainer rank wants its part of the batch of `step`. Answered with `Batch`.
 
-    The same (step, rank) asked again, by a rank that restarted, gets the same answer.
+    The same (step, rank) asked again, by a rank that restarted, gets the same answer. A step that
+    is neither the next one nor one of the last is answered with `Refused`.
     """
 
     step: NonNegative
@@ -86,7 +87,7 @@ class Batch(Message, kw_only=True):
 
 
 class BatchExhausted(Message, kw_only=True):
-    """Answer instead of `Batch`: no batch will come."""
+    """Answer instead of `Batch`: no batch will come, since the data ended or the run drains."""
 
     reason: str
 

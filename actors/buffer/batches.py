@@ -13,6 +13,7 @@ from milepost.actors.buffer.split import Piece, split_batch
 from milepost.actors.buffer.waste import Waste
 from milepost.actors.effects import Effect, Reply, Request
 from milepost.messages.buffer import Batch, BatchExhausted, BatchRequested
+from milepost.messages.supervisor import Refused
 
 CUTS_KEPT = 2
 
@@ -242,12 +243,14 @@ class Batches:
         for rank, parked in list(self._parked.items()):
             message = parked.message
             cut = self._cuts.get(message.step)
-            reply: Batch | BatchExhausted
+            reply: Batch | BatchExhausted | Refused
             if cut is not None and not self._lacks(cut):
                 if not cut.is_written:
                     continue
                 cut.is_reopened = False
                 reply = self._part(cut, message, now_s - parked.since_s)
+            elif reason := self._out_of_step(message):
+                reply = Refused(reason=reason)
             elif reason := self._never(message):
                 reply = BatchExhausted(reason=reason)
             else:
@@ -256,14 +259,18 @@ class Batches:
             replies.append(Reply(parked.request, reply))
         return replies
 
+    def _out_of_step(self, message: BatchRequested) -> str:
+        """Why nobody may ask for this batch: a fault, and no end of the data."""
+        if message.step in self._cuts or self._next_step in (None, message.step):
+            return ""
+        return (
+            f"rank {message.rank} asks for the batch of step {message.step}, "
+            f"the next one is {self._next_step}"
+        )
+
     def _never(self, message: BatchRequested) -> str:
         if message.step in self._cuts:
             return self.ended  # it lacks a group, and none will come
-        if self._next_step is not None and message.step != self._next_step:
-            return (
-                f"rank {message.rank} asks for the batch of step {message.step}, "
-                f"the next one is {self._next_step}"
-            )
         if self.ended and len(self.queue) < self.settings.groups_per_step:
             return self.ended
         return ""

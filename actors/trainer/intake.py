@@ -18,6 +18,7 @@ from milepost.actors.effects import (
 from milepost.actors.trainer.plan import TrainerPlan
 from milepost.actors.trainer.works import BatchVerdict, CheckBatch, DoorRules
 from milepost.messages.buffer import Batch, BatchExhausted, BatchRequested
+from milepost.messages.supervisor import Refused
 from milepost.messages.trainer import PartChecked
 
 AGAIN_S: Final = 0.5
@@ -94,6 +95,8 @@ class Intake:
             case Answered(_, _, BatchExhausted(reason=reason)):
                 self.state = "exhausted"
                 return [], self._part(exhausted=reason)
+            case Answered(_, source, Refused(reason=reason)):
+                raise IntakeFailed(f"{source} refused the batch of step {self.step}: {reason}")
             case Answered(_, source, message):
                 raise IntakeFailed(f"{source} answered {type(message).__name__} to BatchRequested")
             case Unanswered():

@@ -24,6 +24,7 @@ from milepost.messages.buffer import (
 )
 from milepost.messages.rollout import CreditsGranted
 from milepost.messages.shared import VersionSpan
+from milepost.messages.supervisor import Refused
 from milepost.messages.trainer import VersionPublished
 
 
@@ -92,6 +93,17 @@ class Play:
     def refuse(self, *groups: str) -> None:
         reasons = ("C1 same tokens: no",) * len(groups)
         self.receive(GroupsRefused(step=0, group_ids=groups, reasons=reasons))
+
+
+def test_a_batch_out_of_step_is_refused_and_is_no_end_of_the_data() -> None:
+    """A trainer that took it for the end would report that its work is done."""
+    game = Play(groups_max=8)
+    game.store("g0", "g1", "g2", "g3")
+    assert isinstance(game.replies[game.ask(0)], Batch)
+    answer = game.replies[game.ask(2)]
+    assert isinstance(answer, Refused)
+    assert answer.reason == "rank 0 asks for the batch of step 2, the next one is 1"
+    assert isinstance(game.replies[game.ask(1)], Batch)
 
 
 @pytest.mark.parametrize("journal", [False, True])

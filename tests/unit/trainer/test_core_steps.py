@@ -252,6 +252,14 @@ def test_no_batch_at_all_ends_the_work_early_after_a_moment() -> None:
     assert final == [VersionPublished(version=1, final=True)], "version 1 is served already"
 
 
+def test_a_trainer_that_is_out_of_step_with_the_buffer_fails_and_does_not_finish() -> None:
+    """No data ended: a run that reported success here would have trained too little in silence."""
+    game = play()
+    game.step(0)
+    with pytest.raises(IntakeFailed, match=r"refused the batch of step 1: .* next one is 3"):
+        game.answer(Refused(reason="rank 0 asks for the batch of step 1, the next one is 3"))
+
+
 def test_in_a_drain_the_buffers_word_that_no_batch_comes_finishes_nothing() -> None:
     """It can overtake the supervisor's order; the run is stopped, not done."""
     game = play()
