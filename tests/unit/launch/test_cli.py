@@ -89,7 +89,7 @@ def test_every_command_explains_itself_in_one_way(name: str) -> None:
     parser = argparse.ArgumentParser(allow_abbrev=False)
     module.add_arguments(parser)
     assert len(summary(name)) <= 100
-    assert ("--json" in parser.format_help()) == (name != "quickstart")  # that is for people
+    assert "--json" in parser.format_help()
     assert callable(module.run)
 
 
@@ -158,6 +158,18 @@ def test_a_run_that_cannot_begin_is_refused_in_one_line(
     captured = capsys.readouterr()
     assert told in captured.err
     assert captured.err.startswith("error: ")
+
+
+def test_the_quick_start_leaves_a_folder_alone_that_holds_another_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Neither run nor report is written over it; standard output is kept for the summary."""
+    (tmp_path / "summary.json").write_text("{}", encoding="utf-8")
+    assert main(["quickstart", "--out", str(tmp_path), "--json"]) == Exit.REFUSED
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert str(tmp_path) in captured.err
+    assert [path.name for path in tmp_path.iterdir()] == ["summary.json"]
 
 
 def test_a_reader_that_goes_away_is_no_fault(toy: str) -> None:
