@@ -56,7 +56,7 @@ class Play:
         self.effects = [each for each in self.effects if each not in found]
         return found
 
-    def open_and_end(self) -> list[Ask]:
+    def open_and_end(self) -> list[Any]:
         """Every session opens, every episode ends; the verdicts that are asked for."""
         for ask in self.take_all(OpenSessions):
             self.feed(Answered(ask.key, ask.to, SessionsOpened()))
