@@ -309,12 +309,21 @@ class Buffer:
         return effects + self.batches.answer(now_s)
 
     def _trained(self, message: StepTrained) -> list[Effect]:
-        version = message.version
-        self.batches.trained(message.step, message.group_ids)
-        for name in message.group_ids:
+        """A batch is spent, and with it every older one: word of that died with our journal."""
+        if message.version <= self.fates.oldest_checkpoint:
+            return []  # said again, long after
+        older = [each for each in self.fates.handed.values() if each.step < message.step]
+        effects: list[Effect] = []
+        for each in older:
+            effects += self._spent(each.step, each.version + 1, each.groups)
+        return effects + self._spent(message.step, message.version, message.group_ids)
+
+    def _spent(self, step: int, version: int, names: tuple[str, ...]) -> list[Effect]:
+        self.batches.trained(step, names)
+        for name in names:
             self.assembling.pop(name, None)
-        told = GroupsTrained(group_ids=message.group_ids, step=message.step, version=version)
-        spent = Spent(step=message.step, version=version, groups=message.group_ids)
+        told = GroupsTrained(group_ids=names, step=step, version=version)
+        spent = Spent(step=step, version=version, groups=names)
         return self._mark((spent,), [self.courier.trained(told)])
 
     def _refused(self, message: GroupsRefused) -> list[Effect]:

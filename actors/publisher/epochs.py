@@ -73,11 +73,15 @@ class Epochs:
         if newest is not None and message.version <= newest.version:
             reason = f"version {newest.version} is on its way or serves already"
             return [self.failed_word(message.version, reason)]
-        self.arriving[message.version] = Weights(message, now_s)
+        self.arrive(Weights(message, now_s))
+        return []
+
+    def arrive(self, weights: Weights) -> None:
+        """A version waits to begin, for the first time or again; only the newest two do."""
+        self.arriving[weights.version] = weights
         for version in sorted(self.arriving)[:-ARRIVING_MAX]:
             del self.arriving[version]
             self.num_skipped += 1
-        return []
 
     def bucket_ready(self, message: BucketReady) -> None:
         """One bucket; of a version that was skipped already, nobody needs it."""
@@ -119,8 +123,12 @@ class Epochs:
         return bool(self.holds) and self._all_moved()
 
     def _all_moved(self) -> bool:
+        """True when every living engine has everything of the epoch's version."""
         members = self.epoch.members if self.epoch else set()
-        return bool(members) and all(self.lanes[name].phase is Phase.MOVED for name in members)
+        return bool(members) and all(
+            lane.phase is Phase.GONE or (name in members and lane.phase is Phase.MOVED)
+            for name, lane in self.lanes.items()
+        )
 
     def _activate_catching_up(self) -> list[Effect]:
         members = self.epoch.members if self.epoch else set()
@@ -189,18 +197,23 @@ class Epochs:
             if is_staged:
                 abort = AbortEpoch(version=version, reason=reason)
                 effects.append(Ask(name, abort, f"abort/{name}/{version}"))
+        for lane in self.lanes.values():
             effects += self.reconcile(lane)
         return effects
 
     def reconcile(self, lane: Lane) -> list[Effect]:
-        """Bring an engine that is not in the epoch to the published version, then into it."""
+        """Bring an engine that is not in the epoch to the published version, then into it.
+
+        While an epoch is activated it waits: what is to be served then is about to be decided.
+        """
         if lane.phase is not Phase.IDLE:
             return []
-        if self.epoch is not None and lane.engine in self.epoch.members:
-            return []
+        if self.epoch is not None:
+            if self.epoch.is_activating or lane.engine in self.epoch.members:
+                return []
         if self.serving is not None and lane.confirmed != self.serving.version:
             return [lane.begin(self.serving)]
-        if self.epoch is not None and not self.epoch.is_activating:
+        if self.epoch is not None:
             self.epoch.members.add(lane.engine)
             return [lane.begin(self.epoch.weights)]
         return []

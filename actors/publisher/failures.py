@@ -45,7 +45,7 @@ class Failures:
         said = f"epoch of version {weights.version} failed (try {weights.num_failures}): {reason}"
         effects = [_event("epoch_failed", said), *epochs.abort(reason)]
         if weights.num_failures < TRIES_MAX and weights.is_complete:
-            epochs.arriving.setdefault(weights.version, weights)
+            epochs.arrive(weights)
             epochs.not_before_s = now_s + AGAIN_S
             return [*effects, Wake("begin", epochs.not_before_s)]
         if epochs.serving is None and weights.is_complete:
@@ -58,10 +58,13 @@ class Failures:
         assert epochs.epoch is not None
         weights = epochs.epoch.weights
         epochs.epoch = None
-        epochs.arriving.setdefault(weights.version, weights)
+        epochs.arrive(weights)
         epochs.not_before_s = now_s + AGAIN_S
         said = f"every engine left while version {weights.version} was activated"
-        return [_event("epoch_failed", said), Wake("begin", epochs.not_before_s)]
+        effects = [_event("epoch_failed", said), Wake("begin", epochs.not_before_s)]
+        for lane in epochs.lanes.values():
+            effects += epochs.reconcile(lane)
+        return effects
 
     def deadline(self, version: int, now_s: float) -> list[Effect]:
         """The time for PREPARE and MOVE is over."""

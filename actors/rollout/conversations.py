@@ -29,7 +29,7 @@ from milepost.actors.effects import (
 )
 from milepost.actors.rollout.bookkeeping import Bookkeeping
 from milepost.actors.rollout.ledger import group_name
-from milepost.actors.rollout.records import Dropped, Issued, Lost, Stored, Trained
+from milepost.actors.rollout.records import Dropped, Issued, Lost, Recalled, Stored, Trained
 from milepost.messages.buffer import CheckpointSaved, IssueEnded
 from milepost.messages.rollout import (
     CreditsGranted,
@@ -165,7 +165,9 @@ class ConversationRollout:
         self.book.settle(message.groups_spent)
         # Answers to imports under way may speak of rows the old buffer took with it.
         self._imports.clear()
-        self._pending = list(ledger.open)
+        self._pending.clear()
+        if ledger.open:
+            self.book.record(Recalled(groups=tuple(ledger.open)))
         return effects
 
     # ---- importing -----------------------------------------------------------------------

@@ -37,7 +37,7 @@ from milepost.actors.rollout.agents import AgentPool
 from milepost.actors.rollout.bookkeeping import Bookkeeping
 from milepost.actors.rollout.flight import Flight
 from milepost.actors.rollout.groups import Stage
-from milepost.actors.rollout.records import Dropped, Issued, Lost, Stored, Trained
+from milepost.actors.rollout.records import Dropped, Issued, Lost, Recalled, Stored, Trained
 from milepost.actors.rollout.verdicts import Verdicts
 from milepost.messages.buffer import CheckpointSaved, IssueEnded
 from milepost.messages.rollout import (
@@ -102,7 +102,7 @@ class Rollout:
         return cls(settings, order, Bookkeeping(ledger), flight, Verdicts(flight), waits_for)
 
     def start(self, now_s: float) -> list[Effect]:
-        """Groups that a former incarnation left open wait to be sampled again."""
+        """Nothing goes out before the buffer said what it holds."""
         del now_s
         return []
 
@@ -233,7 +233,10 @@ class Rollout:
         return effects
 
     def _store_recovered(self, message: StoreRecovered, now_s: float) -> list[Effect]:
-        """Settle the ledger with what the buffer holds; the rest is sampled again."""
+        """Settle the ledger with what the buffer holds; the rest goes out again, as credits allow.
+
+        After a resume at a lower version there may be fewer credits than groups were open.
+        """
         self.waits_for.discard("store")
         effects = self.book.adopt(message)
         ledger = self.book.ledger
@@ -247,11 +250,10 @@ class Rollout:
             self.book.record(Lost(groups=lost))
         effects += self._close(tuple(n for n in self.flight.groups if n not in ledger.open), now_s)
         self.book.settle(message.groups_spent)
-        for name, place in ledger.open.items():
-            if name in self.flight.groups:
-                effects += self.flight.announce_again(name, now_s)
-            else:
-                effects += self.flight.reopen_group(place, now_s)
+        if nowhere := tuple(name for name in ledger.open if name not in self.flight.groups):
+            self.book.record(Recalled(groups=nowhere))
+        for name in ledger.open:
+            effects += self.flight.announce_again(name, now_s)
         return effects
 
     # ---- answers, timers, peers ----------------------------------------------------------

@@ -88,12 +88,6 @@ class Flight:
         members = tuple(group.members.values())
         return [self._announce(group), self._ask_open(group, members)]
 
-    def reopen_group(self, place: Place, now_s: float) -> list[Effect]:
-        """Announce a group of an earlier incarnation; its members are sampled as room allows."""
-        group = self._add_group(place, now_s)
-        self.pending.extend((group.name, index) for index in group.members)
-        return [self._announce(group)]
-
     def announce_again(self, name: str, now_s: float) -> list[Effect]:
         """The buffer lost what it had of this group: what was delivered is sampled again."""
         group = self.groups[name]

@@ -19,6 +19,7 @@ from milepost.actors.rollout.records import (
     Dropped,
     Issued,
     Lost,
+    Recalled,
     Record,
     Resumed,
     Snapshot,
@@ -61,7 +62,7 @@ class Ledger:
     trained: dict[str, tuple[Place, int]] = field(default_factory=dict)
     """With the step; names are kept until `checkpoints_named` cover them."""
     again: deque[Place] = field(default_factory=deque)
-    """Prompts of dropped groups, to be issued before new ones."""
+    """Prompts of recalled or dropped groups, to be issued before new ones."""
     checkpoints: tuple[int, ...] = ()
     checkpoints_named: int = 2
     """How many checkpoints back a resume may go."""
@@ -96,6 +97,10 @@ class Ledger:
             case Lost():
                 for group in record.groups:
                     self.open[group] = self.stored.pop(group)
+            case Recalled():
+                places = [self.open.pop(group) for group in record.groups]
+                self.again = deque(sorted([*self.again, *places]))
+                self.num_issued -= len(places)
             case Dropped():
                 self._dropped(record)
             case Trained():

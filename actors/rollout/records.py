@@ -36,6 +36,12 @@ class Lost(_Record, frozen=True, kw_only=True):
     groups: tuple[str, ...]
 
 
+class Recalled(_Record, frozen=True, kw_only=True):
+    """These open groups have nothing anywhere: they count as not issued, and go out again."""
+
+    groups: tuple[str, ...]
+
+
 class Dropped(_Record, frozen=True, kw_only=True):
     """The group will not be trained. With `again`, its prompt is issued as a new group."""
 
@@ -83,7 +89,9 @@ class Snapshot(_Record, frozen=True, kw_only=True):
     checkpoints: tuple[int, ...]
 
 
-Record: TypeAlias = Issued | Stored | Lost | Dropped | Trained | Checkpointed | Resumed | Snapshot
+Record: TypeAlias = (
+    Issued | Stored | Lost | Recalled | Dropped | Trained | Checkpointed | Resumed | Snapshot
+)
 
 _decoder = msgspec.json.Decoder(Record)
 

@@ -7,6 +7,7 @@ run, so a seed, a list of digits or a shrunk example is the whole story.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from random import Random
 from typing import Protocol
 
@@ -31,22 +32,35 @@ class Seeded:
         return self._random.random() < probability
 
 
+class SeenBefore(Exception):
+    """This state was reached in another order: all that can follow from it was tried."""
+
+
 class Odometer:
     """Enumerates every sequence of choices, like the digits of a counter whose bases vary.
 
     Each pass replays a prefix and then takes the first option everywhere; `advance` moves the last
-    digit that has options left. Faults never happen by chance here.
+    digit that has options left. With a `fingerprint` of the state, a state that was met before is
+    not followed again: orders that lead to the same place are the same from there on. Faults never
+    happen by chance here.
     """
 
     def __init__(self) -> None:
         self._digits: list[int] = []
         self._bases: list[int] = []
         self._position = 0
+        self._seen: set[str] = set()
+        self.fingerprint: Callable[[], str] | None = None
 
     def pick(self, count: int) -> int:
         if count == 1:
             return 0
         if self._position == len(self._digits):
+            if self.fingerprint is not None:
+                state = self.fingerprint()
+                if state in self._seen:
+                    raise SeenBefore
+                self._seen.add(state)
             self._digits.append(0)
             self._bases.append(count)
         assert self._bases[self._position] == count, "the simulation is not deterministic"
@@ -96,7 +110,8 @@ def every_order(run: Callable[[Odometer], None], limit: int) -> Iterator[int]:
     """Run once for every sequence of choices, at most `limit`; yields the number so far."""
     odometer = Odometer()
     for count in range(1, limit + 1):
-        run(odometer)
+        with suppress(SeenBefore):
+            run(odometer)
         yield count
         if not odometer.advance():
             return

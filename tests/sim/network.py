@@ -85,6 +85,9 @@ class Network:
     links: dict[tuple[str, str], deque[Mail]] = field(default_factory=dict)
     blocked: dict[tuple[str, str], float] = field(default_factory=dict)
     """Link -> when it carries again."""
+    quick: frozenset[str] = frozenset()
+    """Actors whose mail is delivered at once, without a choice. Sound for those that only answer:
+    what they do commutes with everything that happens elsewhere."""
     trace: list[str] | None = None
     on_event: Callable[[str, Event], None] | None = None
     on_effect: Callable[[str, Effect], None] | None = None
@@ -174,9 +177,13 @@ class Network:
                 continue
             if self.blocked and self.blocked.get(pair, 0.0) > self.now_s:
                 continue
+            if pair[1] in self.quick:
+                return [("link", pair)]
             moves.append(("link", pair))
         for name, actor in self.actors.items():
             if actor.works and actor.core is not None:
+                if f"work of {name}" in self.quick:
+                    return [("work", name)]
                 moves.append(("work", name))
         if self._timers and self._timers[0][0] <= self.now_s:
             moves.append(("timer", None))

@@ -518,6 +518,8 @@ class Trainer(Scripted):
             case Received(_, VersionFailed()):
                 # Only the newest version is worth another try.
                 return self._publish() if not self._is_superseded(event.message) else []
+            case Received(_, PeerRestarted(actor="buffer")) if self._last_trained:
+                return [Tell("buffer", self._last_trained)]
             case Received(_, Drain(), request):
                 assert request is not None
                 return [Reply(request, Drained(actor=self.name))]
@@ -541,6 +543,7 @@ class Trainer(Scripted):
         return bool(failed.version != self._published_last)
 
     _published_last: int = -1
+    _last_trained: StepTrained | None = None
 
     def _stepped(self) -> list[Effect]:
         assert self._batch is not None
@@ -549,12 +552,8 @@ class Trainer(Scripted):
         if self.rank:
             return self._next()
         self.trained.extend(batch.group_ids)
-        effects: list[Effect] = [
-            Tell(
-                "buffer",
-                StepTrained(step=step, version=self.version, group_ids=batch.group_ids),
-            )
-        ]
+        self._last_trained = StepTrained(step=step, version=self.version, group_ids=batch.group_ids)
+        effects: list[Effect] = [Tell("buffer", self._last_trained)]
         is_last = self.version == self.steps
         if self.has_publisher and (is_last or self.version % self.publish_every == 0):
             effects += self._publish()

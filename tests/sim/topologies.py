@@ -29,6 +29,7 @@ def topology(
     sessions: int = 1,
     engines: int = 1,
     ranks: int = 1,
+    publisher: bool = True,
     evaluator: bool = False,
     checkpoint_every: int = 1,
     publish_every: int = 1,
@@ -55,7 +56,7 @@ def topology(
             engine=EngineConfig(replicas=engines),
             buffer=BufferConfig(**{"groups_max": 3 * prompts, **(buffer or {})}),
             trainer=TrainerConfig(lr=1.0, ranks=ranks, publish_every_steps=publish_every),
-            publisher=PublisherConfig(),
+            publisher=PublisherConfig() if publisher else None,
             evaluator=EvaluatorConfig(deadline_s=2000.0) if evaluator else None,
         ),
     )

@@ -1,12 +1,13 @@
 """The checkers: the invariants of the whole, looked at from outside of every core.
 
-1 ledger      each core asserts its balance after every event; at the end every trained group is
-              in the ledger as trained, and none was trained twice on the way that counts
-2 budget      asserted by the cores (FL-1, BU-1)
-3 epochs      a version is published only when every living engine serves exactly it; an engine
-              changes version only while nobody holds it
-5 staleness   what a batch holds is within the limit, by the version the buffer knew
-6 stop        the run ends within a number of deliveries
+- ledger: each core asserts its balance after every event; at the end what was trained is what the
+  checkpoint says, nothing was trained twice on the way that counts, and no prompt was skipped.
+- budget and capacity: asserted by the cores after every event (FL-1, BU-1).
+- epochs: a version is published only when every living engine serves exactly it, and published
+  versions grow.
+- staleness: what a batch holds is within the limit by the version the buffer knew; when paced, no
+  group that was complete in time is left behind by its last good batch.
+- stop: the run ends within a number of deliveries.
 """
 
 from __future__ import annotations
@@ -14,12 +15,16 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
+from milepost.actors.buffer.marks import Handed
+from milepost.actors.buffer.work import WriteMarks
 from milepost.actors.effects import Effect, Reply, Tell
 from milepost.actors.publisher.core import Publisher
 from milepost.actors.publisher.lanes import Phase
+from milepost.actors.rollout.ledger import Ledger, place_of
 from milepost.configs.topology import Topology
 from milepost.messages.buffer import Batch
 from milepost.messages.publisher import ReleaseVersion, VersionHeld
+from milepost.messages.rollout import GroupDropped
 from milepost.messages.supervisor import EventReported
 from milepost.messages.trainer import VersionPublished
 from sim.network import Network
@@ -40,6 +45,7 @@ class Watch:
         self.published: list[int] = []
         self.events: Counter[str] = Counter()
         self.evaluations: list[dict[str, Any]] = []
+        self.dropped: set[str] = set()
         self._network: Network | None = None
         self._parts: dict[int, dict[int, Batch]] = {}
         self._holding: int | None = None
@@ -75,8 +81,12 @@ class Watch:
                 self.events[message.kind] += 1
                 if message.kind == "evaluation":
                     self.evaluations.append(message.values)
+            case WriteMarks(_, (Handed() as mark,)):
+                self._check_paced(mark.version)
             case Reply(_, Batch() as message):
                 self._check_ages(message)
+            case Tell("rollout", GroupDropped() as message):
+                self.dropped.add(message.group_id)
             case _:
                 pass
 
@@ -119,6 +129,25 @@ class Watch:
                 f"{published} is published, the limit is {limit}"
             )
 
+    def _check_paced(self, version: int) -> None:
+        """A batch was cut on top of `version`: what stays behind can still be consumed in time.
+
+        Groups that were issued in time for this batch are at most as many as it takes, because
+        credits count from the run's beginning, and the oldest go first.
+        """
+        assert self._network is not None
+        core: Any = self._network.actors["buffer"].core
+        pace, every = core.settings.pace, core.settings.publish_every
+        if pace is None:
+            return
+        for group in core.batches.queue.values():
+            if group.versions is not None:
+                due = ((group.versions.oldest + pace) // every + 1) * every - 1
+                assert due > version, (
+                    f"{group.group_id} of version {group.versions.oldest} was complete for the "
+                    f"batch on top of {version}, its last good one, and was left behind"
+                )
+
     def _version_at_cut(self, step: int) -> int | None:
         # A batch is written down between its cut and its way out; the trainer's door judges again.
         assert self._network is not None
@@ -159,8 +188,26 @@ class Watch:
 
     # ---- at the end ----------------------------------------------------------------------
 
-    def ended(self, disk: Disk) -> None:
-        """Every batch was full, and what was trained last is what the checkpoint says."""
+    def ended(self, disk: Disk, ledger: Ledger | None) -> None:
+        """Every batch was full, the checkpoint agrees, and no prompt was skipped on the way."""
+        self._check_trained(disk)
+        if ledger is not None:
+            self._check_positions(ledger)
+        for evaluation in self.evaluations:
+            for mode in ("sampled", "greedy"):
+                score = evaluation.get(mode)
+                assert score is None or score["num_mixed"] == 0, evaluation
+
+    def _check_positions(self, ledger: Ledger) -> None:
+        """Every position of the prompt order up to the cursor has a fate, or is on its way."""
+        names = {name for groups in self.trained.values() for name in groups}
+        names |= self.dropped | ledger.open.keys() | ledger.stored.keys()
+        seen = {place_of(name).position for name in names}
+        seen |= {place.position for place in ledger.again}
+        skipped = set(range(ledger.position)) - seen
+        assert not skipped, f"prompts at positions {sorted(skipped)} were skipped"
+
+    def _check_trained(self, disk: Disk) -> None:
         assert disk.checkpoint is not None
         steps, size = self.topology.run.steps, self.topology.algorithm.prompts_per_step
         assert sorted(self.trained) == list(range(steps)), sorted(self.trained)
@@ -168,7 +215,3 @@ class Watch:
         assert counts == Counter({size: steps}), counts
         trained = [name for _, groups in sorted(self.trained.items()) for name in groups]
         assert list(disk.checkpoint.trained) == trained
-        for evaluation in self.evaluations:
-            for mode in ("sampled", "greedy"):
-                score = evaluation.get(mode)
-                assert score is None or score["num_mixed"] == 0, evaluation

@@ -89,6 +89,7 @@ class Variant:
     rollout: Callable[[RolloutSettings, PromptOrder, Ledger], Core] = Rollout.of
     buffer: Callable[[BufferSettings, Fates, Sequence[StoredGroup]], Core] = Buffer.of
     publisher: Callable[[PublisherSettings], Core] = Publisher.of
+    evaluator: Callable[[EvaluatorSettings, Sequence[Prompt]], Core] = Evaluator
     liar: str = ""
     """Engine that confirms what it does not serve."""
 
@@ -142,7 +143,7 @@ class World:
             network.add("publisher", lambda _: self.variant.publisher(settings))
         if topology.actors.evaluator:
             evaluator = EvaluatorSettings.of(topology, resume_version)
-            network.add("evaluator", lambda _: Evaluator(evaluator, PROMPTS[:3]), lambda _: None)
+            network.add("evaluator", lambda _: self.variant.evaluator(evaluator, PROMPTS[:3]), lambda _: None)
         for name in topology.names("agent"):
             network.add(name, lambda n, name=name: self._agent(name, n))
         for name in topology.names("session"):
@@ -232,7 +233,9 @@ class World:
             if self.faults is not NO_FAULTS:
                 self._misbehave()
             if self._is_over():
-                self.watch.ended(self.disk)
+                rollout = self.network.actors["rollout"].core
+                ledger = rollout.book.ledger if isinstance(rollout, Rollout) else None
+                self.watch.ended(self.disk, ledger)
                 return self
             if not self.network.step():
                 break
@@ -269,7 +272,8 @@ class World:
             mortals = [
                 name
                 for name in network.actors
-                if name.partition("-")[0] in self._mortal() and network.actors[name].core is not None
+                if name.partition("-")[0] in self._mortal()
+                and network.actors[name].core is not None
             ]
             if mortals:
                 self._deaths_left -= 1
