@@ -208,9 +208,9 @@ class Epochs:
         """
         if lane.phase is not Phase.IDLE:
             return []
-        if self.epoch is not None:
-            if self.epoch.is_activating or lane.engine in self.epoch.members:
-                return []
+        epoch = self.epoch
+        if epoch is not None and (epoch.is_activating or lane.engine in epoch.members):
+            return []
         if self.serving is not None and lane.confirmed != self.serving.version:
             return [lane.begin(self.serving)]
         if self.epoch is not None:

@@ -1,0 +1,41 @@
+"""Thousands of whole runs with everything going wrong that may: the invariants hold in each."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from sim.runs import run_seed, tell_story
+
+CHUNK = 100
+CHUNKS = 100 if os.environ.get("CI") else 12
+"""10,000 seeds where time is the machine's, enough to notice a mistake where it is a person's."""
+FIRST = int(os.environ.get("SIM_FIRST_SEED", "0"))
+
+
+@pytest.mark.parametrize("chunk", range(CHUNKS))
+def test_no_schedule_of_faults_breaks_an_invariant(chunk: int) -> None:
+    """Deaths of actors at any moment, resumes, stalls, links that carry nothing, failing episodes.
+
+    Each seed is another shape of run (groups, ranks, policies, evaluation) under other faults.
+    """
+    for seed in range(FIRST + chunk * CHUNK, FIRST + (chunk + 1) * CHUNK):
+        run_seed(seed)
+
+
+def test_runs_without_faults_end_too() -> None:
+    for seed in range(1_000_000, 1_000_100):
+        run_seed(seed, faults=False)
+
+
+def test_a_seed_tells_the_same_story_twice() -> None:
+    """A failure that cannot be replayed is only a rumour."""
+    for seed in (3, 11, 79):
+        assert tell_story(seed) == tell_story(seed)
+
+
+def test_story_of_a_seed(request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str]) -> None:
+    trace, verdict = tell_story(request.config.getoption("--sim-seed"))
+    with capsys.disabled():
+        print("", *trace, verdict, sep="\n")  # noqa: T201
+    assert verdict.endswith("held")
