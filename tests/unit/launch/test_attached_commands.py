@@ -19,6 +19,8 @@ RUN: dict[str, Any] = {
     "steps": 40,
     "folder": "runs/tiny",
     "waiting": "",
+    "pid": 4700,
+    "statistics": {},
 }
 
 
@@ -63,12 +65,13 @@ def test_ps_is_one_line_an_actor() -> None:
     assert ps.lines_of(RUN, actors) == [
         "tiny  running for 75.0s  step 12 of 40  runs/tiny",
         "",
-        "actor      state       pid    for  heard  again  memory   cpu  loop p99  doing",
+        "actor       state       pid    for  heard  again  memory   cpu  loop p99  doing",
         (
-            "trainer-0  running *  4711  70.0s   0.4s      0     512  0.97       1.3"
+            "trainer-0   running *  4711  70.0s   0.4s      0     512  0.97       1.3"
             "  waits for a batch since 3 s"
         ),
-        "engine-0   new           -  70.0s      -      2       -     -         -  starts",
+        "engine-0    new           -  70.0s      -      2       -     -         -  starts",
+        "supervisor  running    4700  75.0s   0.0s      0       -     -         -",
     ]
 
 
