@@ -124,10 +124,10 @@ def _is_metric(name: str, value: object) -> bool:
 
 
 def _read_evaluations(path: Path) -> Iterator[Evaluation]:
-    # Not from summary.json: that of a resumed run begins with the resume.
-    for event in read_lines(path):
-        if event["kind"] == EVALUATION:
-            yield convert(event["values"], Evaluation)
+    # Of a version that a resumed run evaluated once more, the last evaluation counts.
+    events = (event for event in read_lines(path) if event["kind"] == EVALUATION)
+    found = (convert(event["values"], Evaluation) for event in events)
+    yield from {each.version: each for each in found}.values()
 
 
 def _read_transcripts(path: Path) -> Iterator[Transcript]:

@@ -71,6 +71,16 @@ def test_evaluations_of_a_resumed_run_begin_with_its_first_start(run_folder: Pat
     assert record.before.version == 0
 
 
+def test_of_a_version_evaluated_again_after_a_resume_the_last_evaluation_counts(
+    run_folder: Path,
+) -> None:
+    """Else a run resumed before its first step would compare version 0 with itself."""
+    events = run_folder / "events.jsonl"
+    before = read_record(run_folder).evaluations
+    events.write_bytes(events.read_bytes() * 2)
+    assert read_record(run_folder).evaluations == before
+
+
 def test_a_folder_without_a_run_is_no_record(tmp_path: Path) -> None:
     reading: Callable[[Path], object] = read_record
     with pytest.raises(FileNotFoundError):
