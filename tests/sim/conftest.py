@@ -14,7 +14,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     chosen = [
         item
         for item in items
-        if (item.originalname if isinstance(item, pytest.Function) else "") == "test_story_of_a_seed"
+        if (item.originalname if isinstance(item, pytest.Function) else "")
+        == "test_story_of_a_seed"
     ]
     if asked:
         items[:] = chosen

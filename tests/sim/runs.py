@@ -26,9 +26,7 @@ def run_seed(
     topology, drawn = swarm_topology(random), swarm(random)
     chosen = faults if isinstance(faults, Faults) else (drawn if faults else NO_FAULTS)
     try:
-        world = World(
-            topology, Seeded(seed), chosen, variant or Variant(), seed=seed, trace=trace
-        )
+        world = World(topology, Seeded(seed), chosen, variant or Variant(), seed=seed, trace=trace)
         return world.run()
     except AssertionError as error:
         story = f"seed {seed}: {error}\n    see it happen: make sim SEED={seed}"

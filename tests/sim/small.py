@@ -194,7 +194,9 @@ def state_of(core: object) -> str:
             ))  # fmt: skip
         case Buffer():
             batches = core.batches
-            cuts = [(at, c.group_ids, c.is_trained, c.is_written) for at, c in batches._cuts.items()]
+            cuts = [
+                (at, c.group_ids, c.is_trained, c.is_written) for at, c in batches._cuts.items()
+            ]
             members = [(a.group_id, a.size, sorted(a.members)) for a in core.assembling.values()]
             return repr((
                 core.fates, cuts, members, list(batches.queue), sorted(core.storing),
@@ -202,7 +204,9 @@ def state_of(core: object) -> str:
             ))  # fmt: skip
         case Publisher():
             epochs = core.epochs
-            lanes = [(*map(str, (n, x, x.confirmed, x._is_waiting)),) for n, x in epochs.lanes.items()]
+            lanes = [
+                (*map(str, (n, x, x.confirmed, x._is_waiting)),) for n, x in epochs.lanes.items()
+            ]
             epoch = epochs.epoch and (sorted(epochs.epoch.members), epochs.epoch.is_activating)
             versions = {
                 at: sorted(w.buckets) for at, w in (
@@ -213,7 +217,7 @@ def state_of(core: object) -> str:
             }  # fmt: skip
             return repr((lanes, epoch, versions, sorted(epochs.arriving)))
         case Trainer():
-            return repr((core.version, core.trained, core._batch is None))
+            return repr((core.version, core.trained, core._training is None, core._next is None))
         case Engine():
             return repr((core.version, core.staged))
         case _:

@@ -451,7 +451,7 @@ class Checkpoint:
 
 @dataclass(slots=True)
 class Trainer(Scripted):
-    """One rank. Rank 0 publishes, saves, and finishes the run."""
+    """One rank. Asks for the next batch while one is trained; rank 0 publishes, saves, finishes."""
 
     rank: int
     world_size: int
@@ -463,37 +463,63 @@ class Trainer(Scripted):
     save: Callable[[Checkpoint], None]
     on_batch: Callable[[int, Batch, int | None], None]
     version: int = 0
+    """Batches trained."""
     trained: list[str] = field(default_factory=list)
     published: int | None = None
-    _waits_for_version: int | None = None
-    _is_finished: bool = False
     step_s: float = 0.5
+    _asked: int = -1
+    """Newest step asked for."""
+    _training: Batch | None = None
+    _next: Batch | None = None
+    _waits_for_version: bool = False
+    _published_last: int = -1
+    _last_trained: StepTrained | None = None
 
     @property
     def name(self) -> str:
         return f"trainer-{self.rank}"
 
     def start(self, now_s: float) -> list[Effect]:
-        del now_s
         effects = self._publish() if self.rank == 0 and self.has_publisher else []
         if self.version == self.steps:
-            return effects + self._next()
-        return effects + self._ask()
+            return effects + self._finished()
+        return effects + self._ask(self.version) + self._go_on(now_s)
 
-    def _ask(self) -> list[Effect]:
-        if self.version >= self.steps:
-            return []
+    def handle(self, event: Event, now_s: float) -> list[Effect]:
+        effects: list[Effect] = []
+        match event:
+            case Received(_, VersionPublished() as message):
+                self.published = message.version
+            case Received(_, VersionFailed() as message):
+                # Only the newest version is worth another try.
+                return self._publish() if message.version == self._published_last else []
+            case Received(_, PeerRestarted(actor="buffer")) if self._last_trained:
+                return [Tell("buffer", self._last_trained)]
+            case Received(_, Drain(), request):
+                assert request is not None
+                return [Reply(request, Drained(actor=self.name))]
+            case Answered(_, _, Batch() as batch):
+                self._next = batch
+            case Unanswered(key) if key.startswith("batch/"):
+                return self._ask(int(key.partition("/")[2]))
+            case Woken():
+                effects = self._stepped()
+            case _:
+                pass
+        return effects + self._go_on(now_s)
+
+    def _ask(self, step: int) -> list[Effect]:
+        self._asked = step
         request = BatchRequested(
-            step=self.version, rank=self.rank, world_size=self.world_size, version=self.version
+            step=step, rank=self.rank, world_size=self.world_size, version=self.version
         )
-        return [Ask("buffer", request, f"batch/{self.version}", deadline_s=1e6)]
+        return [Ask("buffer", request, f"batch/{step}", deadline_s=1e6)]
 
     def _publish(self) -> list[Effect]:
         self._published_last = self.version
-        spec = TensorSpec(name="w", dtype="float32", shape=(1,))
         ready = VersionReady(
             version=self.version,
-            tensors=(spec,),
+            tensors=(TensorSpec(name="w", dtype="float32", shape=(1,)),),
             num_buckets=2,
             digest=f"digest of {self.version}",
             final=self.version == self.steps,
@@ -508,70 +534,49 @@ class Trainer(Scripted):
             effects.append(Tell("publisher", bucket))
         return effects
 
-    def handle(self, event: Event, now_s: float) -> list[Effect]:
-        match event:
-            case Received(_, VersionPublished() as message):
-                self.published = message.version
-                if self._waits_for_version == message.version:
-                    self._waits_for_version = None
-                    return self._ask()
-            case Received(_, VersionFailed()):
-                # Only the newest version is worth another try.
-                return self._publish() if not self._is_superseded(event.message) else []
-            case Received(_, PeerRestarted(actor="buffer")) if self._last_trained:
-                return [Tell("buffer", self._last_trained)]
-            case Received(_, Drain(), request):
-                assert request is not None
-                return [Reply(request, Drained(actor=self.name))]
-            case Answered(key, _, Batch() as batch):
-                self.on_batch(self.rank, batch, self.published)
-                self._batch = batch
-                return [Wake(f"trained/{key}", now_s + self.step_s)]
-            case Answered(_, _, BatchExhausted()):
-                return []
-            case Unanswered(key, _, _) if key.startswith("batch/"):
-                return self._ask()
-            case Woken(_):
-                return self._stepped()
-            case _:
-                pass
-        return []
-
-    _batch: Batch | None = None
-
-    def _is_superseded(self, failed: Any) -> bool:
-        return bool(failed.version != self._published_last)
-
-    _published_last: int = -1
-    _last_trained: StepTrained | None = None
+    def _go_on(self, now_s: float) -> list[Effect]:
+        """Train what is here, and ask for what comes next."""
+        if self._waits_for_version and self.published == self.version:
+            self._waits_for_version = False
+        if self._waits_for_version:
+            return []
+        effects: list[Effect] = []
+        if self._training is None and self._next is not None:
+            self._training, self._next = self._next, None
+            self.on_batch(self.rank, self._training, self.published)
+            effects.append(Wake("trained", now_s + self.step_s))
+        ahead = self.version + (self._training is not None)
+        if self._next is None and self._asked < ahead < self.steps:
+            is_ahead = self._training is not None
+            if not (is_ahead and self.sync):
+                effects += self._ask(ahead)
+        return effects
 
     def _stepped(self) -> list[Effect]:
-        assert self._batch is not None
-        batch, self._batch = self._batch, None
-        step, self.version = self.version, self.version + 1
-        if self.rank:
-            return self._next()
-        self.trained.extend(batch.group_ids)
-        self._last_trained = StepTrained(step=step, version=self.version, group_ids=batch.group_ids)
-        effects: list[Effect] = [Tell("buffer", self._last_trained)]
+        assert self._training is not None
+        batch, self._training = self._training, None
+        self.version += 1
         is_last = self.version == self.steps
-        if self.has_publisher and (is_last or self.version % self.publish_every == 0):
+        publishes = self.has_publisher and (is_last or self.version % self.publish_every == 0)
+        self._waits_for_version = self.sync and publishes and not is_last
+        if self.rank:
+            return []
+        self.trained.extend(batch.group_ids)
+        self._last_trained = StepTrained(
+            step=batch.step, version=self.version, group_ids=batch.group_ids
+        )
+        effects: list[Effect] = [Tell("buffer", self._last_trained)]
+        if publishes:
             effects += self._publish()
         every = self.checkpoint_every
         if is_last or (every and self.version % every == 0):
             self.save(Checkpoint(self.version, tuple(self.trained)))
             saved = CheckpointSaved(step=self.version, folder="")
             effects += [Tell("buffer", saved), Tell("rollout", saved)]
-        return effects + self._next()
+        return effects + (self._finished() if is_last else [])
 
-    def _next(self) -> list[Effect]:
-        if self.version == self.steps:
-            return [Tell("supervisor", WorkFinished(actor=self.name))] if not self.rank else []
-        if self.sync and self.has_publisher and self.version % self.publish_every == 0:
-            if self.published is None or self.published < self.version:
-                self._waits_for_version = self.version
-                return []
-        return self._ask()
+    def _finished(self) -> list[Effect]:
+        return [] if self.rank else [Tell("supervisor", WorkFinished(actor=self.name))]
 
 
 @dataclass(slots=True)

@@ -8,7 +8,7 @@ import pytest
 from sim.runs import run_seed, tell_story
 
 CHUNK = 100
-CHUNKS = 100 if os.environ.get("CI") else 12
+CHUNKS = 100 if os.environ.get("CI") else 8
 """10,000 seeds where time is the machine's, enough to notice a mistake where it is a person's."""
 FIRST = int(os.environ.get("SIM_FIRST_SEED", "0"))
 
@@ -34,7 +34,9 @@ def test_a_seed_tells_the_same_story_twice() -> None:
         assert tell_story(seed) == tell_story(seed)
 
 
-def test_story_of_a_seed(request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str]) -> None:
+def test_story_of_a_seed(
+    request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str]
+) -> None:
     trace, verdict = tell_story(request.config.getoption("--sim-seed"))
     with capsys.disabled():
         print("", *trace, verdict, sep="\n")  # noqa: T201

@@ -31,6 +31,7 @@ def topology(
     ranks: int = 1,
     publisher: bool = True,
     evaluator: bool = False,
+    every_versions: int = 0,
     checkpoint_every: int = 1,
     publish_every: int = 1,
     minibatches: int = 1,
@@ -57,7 +58,9 @@ def topology(
             buffer=BufferConfig(**{"groups_max": 3 * prompts, **(buffer or {})}),
             trainer=TrainerConfig(lr=1.0, ranks=ranks, publish_every_steps=publish_every),
             publisher=PublisherConfig() if publisher else None,
-            evaluator=EvaluatorConfig(deadline_s=2000.0) if evaluator else None,
+            evaluator=EvaluatorConfig(deadline_s=2000.0, every_versions=every_versions)
+            if evaluator
+            else None,
         ),
     )
 
@@ -88,6 +91,7 @@ def swarm_topology(random: Random) -> Topology:
         engines=random.choice((1, 2)),
         ranks=random.choice((1, 1, 2)),
         evaluator=random.random() < 0.4,
+        every_versions=random.choice((0, 1, 2)),
         checkpoint_every=random.choice((0, 1, 2)),
         publish_every=random.choice((1, 1, 2)),
         rollout={

@@ -17,12 +17,13 @@ from typing import TYPE_CHECKING, Any
 
 from milepost.actors.buffer.marks import Handed
 from milepost.actors.buffer.work import WriteMarks
-from milepost.actors.effects import Effect, Reply, Tell
+from milepost.actors.effects import Ask, Effect, Reply, Tell
 from milepost.actors.publisher.core import Publisher
 from milepost.actors.publisher.lanes import Phase
 from milepost.actors.rollout.ledger import Ledger, place_of
 from milepost.configs.topology import Topology
 from milepost.messages.buffer import Batch
+from milepost.messages.engine import ActivateEpoch
 from milepost.messages.publisher import ReleaseVersion, VersionHeld
 from milepost.messages.rollout import GroupDropped
 from milepost.messages.supervisor import EventReported
@@ -72,6 +73,10 @@ class Watch:
         match effect:
             case Tell("buffer", VersionPublished() as message) if actor == "publisher":
                 self._check_published(message)
+            case Ask(_, ActivateEpoch() as message):
+                assert self._holding in (None, message.version), (
+                    f"version {message.version} is activated while {self._holding} is held"
+                )
             case Reply(_, VersionHeld() as message):
                 self._check_engines(message.version, "held")
                 self._holding = message.version

@@ -104,6 +104,8 @@ class World:
     variant: Variant = field(default_factory=Variant)
     seed: int = 0
     trace: list[str] | None = None
+    script: dict[int, Callable[[World], None]] = field(default_factory=dict)
+    """Number of a delivery -> what happens before it."""
     disk: Disk = field(default_factory=Disk)
     network: Network = field(init=False)
     watch: Watch = field(init=False)
@@ -143,7 +145,11 @@ class World:
             network.add("publisher", lambda _: self.variant.publisher(settings))
         if topology.actors.evaluator:
             evaluator = EvaluatorSettings.of(topology, resume_version)
-            network.add("evaluator", lambda _: self.variant.evaluator(evaluator, PROMPTS[:3]), lambda _: None)
+            network.add(
+                "evaluator",
+                lambda _: self.variant.evaluator(evaluator, PROMPTS[:3]),
+                lambda _: None,
+            )
         for name in topology.names("agent"):
             network.add(name, lambda n, name=name: self._agent(name, n))
         for name in topology.names("session"):
@@ -229,7 +235,9 @@ class World:
 
     def run(self, steps_max: int = 40_000) -> World:
         """Until every actor that finishes a run has; raises what went wrong."""
-        for _ in range(steps_max):
+        for number in range(steps_max):
+            if number in self.script:
+                self.script[number](self)
             if self.faults is not NO_FAULTS:
                 self._misbehave()
             if self._is_over():
@@ -277,11 +285,10 @@ class World:
             ]
             if mortals:
                 self._deaths_left -= 1
-                self._kill(mortals[chooser.pick(len(mortals))])
+                self.kill(mortals[chooser.pick(len(mortals))])
         if self._resumes_left and chooser.chance(faults.resume):
             self._resumes_left -= 1
-            saved = self.disk.checkpoint
-            self._begin(resume_version=saved.version if saved else 0)
+            self.resume()
 
     def _mortal(self) -> tuple[str, ...]:
         """A buffer without a journal is never started again within a run: its settings refuse."""
@@ -290,7 +297,13 @@ class World:
         kinds = self.faults.mortal
         return kinds if buffer.journal else tuple(kind for kind in kinds if kind != "buffer")
 
-    def _kill(self, name: str) -> None:
+    def resume(self) -> None:
+        """Every process is killed at once, and the run goes on from its last checkpoint."""
+        saved = self.disk.checkpoint
+        self._begin(resume_version=saved.version if saved else 0)
+
+    def kill(self, name: str) -> None:
+        """One process is killed, and started again a while later."""
         network = self.network
         self.watch.died(name)
         network.kill(name, keep_sent=self.chooser.pick)

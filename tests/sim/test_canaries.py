@@ -1,0 +1,98 @@
+"""Variants with one well-known mistake each fail here; a simulator that passes them sees nothing.
+
+Each is looked for over the seeds that our own actors pass in `test_swarm`, under faults that give
+the mistake a chance.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import partial
+
+import pytest
+from sim import naive
+from sim.faults import Faults
+from sim.runs import run_seed
+from sim.world import Variant
+
+SEEDS = 40
+CALM = Faults()
+DEATHS = Faults(death=0.03, deaths=4, restart_s=0.5)
+BUFFER_DIES = Faults(death=0.1, deaths=20, mortal=("buffer",), restart_s=0.1, step_s=0.05)
+AGENTS_DIE = Faults(death=0.03, deaths=2, mortal=("agent",))
+RESUMES = Faults(resume=0.01, resumes=2)
+BLOCKS = Faults(block=0.02, block_s=70.0, blocks=3)
+RESUMES_SLOWLY = Faults(resume=0.01, resumes=2, step_s=20.0)
+SLOW_TRAINER = Faults(step_s=20.0)
+
+
+@dataclass(frozen=True)
+class Canary:
+    """A mistake, where it shows, and how the checkers word it."""
+
+    variant: Variant
+    faults: Faults
+    said: str
+    first: int = 0
+    """Seed to begin with: where a rare mistake is known to show soon."""
+
+
+CANARIES = {
+    "a buffer that tells before it writes": Canary(
+        Variant(buffer=naive.TellsBeforeItWrites.of), BUFFER_DIES, ".", first=60
+    ),
+    "a buffer that forgets what it handed out": Canary(
+        Variant(buffer=naive.ForgetsWhatWasHandedOut.of), BUFFER_DIES, "trained twice|next one is"
+    ),
+    "a member counted twice (33 of 32)": Canary(
+        Variant(buffer=naive.CountsMembersNotNames.of), DEATHS, r"g\d+"
+    ),
+    "age judged when stored, not when handed out": Canary(
+        Variant(buffer=naive.JudgesAgeWhenStored.of), SLOW_TRAINER, "the limit is"
+    ),
+    "room counted from the recovered version": Canary(
+        Variant(buffer=naive.capacity_from_recovered_version),
+        RESUMES_SLOWLY,
+        "left behind|capacity",
+    ),
+    "a rollout actor that waits for the dead": Canary(
+        Variant(rollout=naive.WaitsForTheDead.of), AGENTS_DIE, "does not end"
+    ),
+    "trained groups forgotten before anybody heard": Canary(
+        Variant(buffer=naive.ForgetsTooSoon.of), BLOCKS, "does not end", first=80
+    ),
+    "prompts in flight skipped at a resume": Canary(
+        Variant(rollout=naive.skips_what_was_in_flight), RESUMES, "skipped"
+    ),
+    "the data read from the start at a resume": Canary(
+        Variant(rollout=naive.reads_the_data_from_the_start), RESUMES, "Issued|twice|skipped"
+    ),
+    "published at the first engine's answer": Canary(
+        Variant(
+            publisher=partial(naive.publisher_with, epochs_kind=naive.PublishesAtTheFirstAnswer)
+        ),
+        CALM,
+        "is published and engine",
+    ),
+    "activated while the version is held": Canary(
+        Variant(publisher=partial(naive.publisher_with, holds_kind=naive.NeverHolds)),
+        CALM,
+        "is held",
+    ),
+    "an engine that confirms what it does not serve": Canary(
+        Variant(liar="engine-0"), CALM, "canary|log-probs"
+    ),
+}
+
+
+@pytest.mark.parametrize("canary", CANARIES.values(), ids=CANARIES)
+def test_the_simulator_finds(canary: Canary) -> None:
+    """Prime suspects of public post-mortems: each is seen within a few seeds."""
+    for seed in range(canary.first, canary.first + SEEDS):
+        try:
+            run_seed(seed, faults=canary.faults, variant=canary.variant)
+        except (AssertionError, KeyError) as error:
+            assert re.search(canary.said, str(error), re.DOTALL), error
+            return
+    pytest.fail(f"nobody noticed in {SEEDS} seeds")
