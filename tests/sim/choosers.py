@@ -106,7 +106,7 @@ class Drawn:
         return self.pick(max(2, round(1 / probability))) == max(1, round(1 / probability) - 1)
 
 
-def every_order(run: Callable[[Odometer], None], limit: int) -> Iterator[int]:
+def every_order(run: Callable[[Odometer], object], limit: int) -> Iterator[int]:
     """Run once for every sequence of choices, at most `limit`; yields the number so far."""
     odometer = Odometer()
     for count in range(1, limit + 1):

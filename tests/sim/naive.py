@@ -21,10 +21,10 @@ from milepost.actors.publisher.failures import Failures
 from milepost.actors.publisher.holds import Holds
 from milepost.actors.publisher.lanes import Lane
 from milepost.actors.publisher.settings import PublisherSettings
+from milepost.actors.rollout.core import Rollout
 from milepost.actors.rollout.cursor import PromptOrder
 from milepost.actors.rollout.ledger import Ledger
 from milepost.actors.rollout.settings import RolloutSettings
-from milepost.actors.rollout.core import Rollout
 from milepost.messages.trajectory import Trajectory
 
 # ---- the buffer --------------------------------------------------------------------------

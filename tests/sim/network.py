@@ -14,6 +14,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from sim.choosers import Chooser
+
 from milepost.actors.effects import (
     Answered,
     Ask,
@@ -33,7 +35,6 @@ from milepost.actors.effects import (
     WorkDone,
 )
 from milepost.messages.shared import Message
-from sim.choosers import Chooser
 
 STEP_S = 0.001
 TELL_S = 60.0
@@ -195,8 +196,9 @@ class Network:
 
     def _pass_time(self) -> bool:
         """Nothing to do: on to the next thing that has a time."""
-        times = [entry[0] for entry in (*self._timers[:1], *self._calls[:1])]
-        times += [at for at in self.blocked.values() if at > self.now_s]
+        times = [at for at in self.blocked.values() if at > self.now_s]
+        times += [timer[0] for timer in self._timers[:1]]
+        times += [call[0] for call in self._calls[:1]]
         if not times:
             return False
         self.now_s = max(self.now_s, min(times))

@@ -3,7 +3,16 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 from random import Random
+
+from sim.choosers import Chooser, Odometer
+from sim.learners import Checkpoint, Engine, Trainer
+from sim.network import Network, describe
+from sim.rows import trajectory
+from sim.standins import Scripted, Supervisor
+from sim.topologies import topology
+from sim.world import PROMPTS, Disk
 
 from milepost.actors.buffer.core import Buffer
 from milepost.actors.buffer.marks import Fates
@@ -27,12 +36,6 @@ from milepost.messages.session import (
     TrajectorySent,
 )
 from milepost.messages.shared import Status, VersionSpan
-from sim.choosers import Chooser, Odometer
-from sim.network import Network, describe
-from sim.rows import trajectory
-from sim.standins import Checkpoint, Engine, Scripted, Supervisor, Trainer
-from sim.topologies import topology
-from sim.world import PROMPTS, Disk
 
 
 class Host(Scripted):
@@ -162,7 +165,7 @@ def two_versions(chooser: Chooser, engines: int) -> Network:
     network.add("maker", lambda _: Maker())
     network.add("publisher", lambda _: publisher)
     for name in names:
-        network.add(name, lambda _, name=name: served[name])
+        network.add(name, partial(_given, served[name]))
     for name in network.actors:
         network.start(name)
     while network.now_s < 50.0 and network.step():
@@ -205,23 +208,25 @@ def state_of(core: object) -> str:
         case Publisher():
             epochs = core.epochs
             lanes = [
-                (*map(str, (n, x, x.confirmed, x._is_waiting)),) for n, x in epochs.lanes.items()
+                (name, str(lane), lane.confirmed, lane._is_waiting)
+                for name, lane in epochs.lanes.items()
             ]
-            epoch = epochs.epoch and (sorted(epochs.epoch.members), epochs.epoch.is_activating)
-            versions = {
-                at: sorted(w.buckets) for at, w in (
-                    *epochs.arriving.items(),
-                    *((x.version, x) for x in (epochs.serving, epochs.epoch and epochs.epoch.weights)
-                      if x),
-                )
-            }  # fmt: skip
-            return repr((lanes, epoch, versions, sorted(epochs.arriving)))
+            epoch = epochs.epoch
+            under_way = epoch and (sorted(epoch.members), epoch.is_activating)
+            weights = [*epochs.arriving.values(), epochs.serving, epoch and epoch.weights]
+            come = [(each.version, sorted(each.buckets)) for each in weights if each]
+            return repr((lanes, under_way, come, sorted(epochs.arriving)))
         case Trainer():
             return repr((core.version, core.trained, core._training is None, core._next is None))
         case Engine():
             return repr((core.version, core.staged))
         case _:
             raise TypeError(core)
+
+
+def _given(engine: Engine, incarnation: int) -> Engine:
+    assert incarnation == 0
+    return engine
 
 
 def _run(network: Network, supervisor: Supervisor, needed: set[str]) -> None:

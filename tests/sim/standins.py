@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any
+
+from sim.rows import trajectory
 
 from milepost.actors.effects import (
     Answered,
@@ -24,30 +24,14 @@ from milepost.actors.effects import (
 )
 from milepost.messages.agent import CancelEpisode, RunEpisode
 from milepost.messages.buffer import (
-    Batch,
-    BatchExhausted,
-    BatchRequested,
-    CheckpointSaved,
-    StepTrained,
     TrajectoriesFinished,
     TrajectoryFinished,
 )
 from milepost.messages.bulk import Bulk
 from milepost.messages.engine import (
-    AbortEpoch,
-    ActivateEpoch,
-    EpochAnswer,
-    EpochConfirmed,
     Generate,
-    Generated,
     GenerateRefused,
-    PrepareEpoch,
-    Score,
-    Scored,
-    TensorSpec,
-    WeightBucket,
 )
-from milepost.messages.publisher import BucketReady, EngineReady, VersionReady
 from milepost.messages.rollout import EpisodeEnded, TrajectoryLost
 from milepost.messages.session import (
     AbandonTrajectory,
@@ -70,8 +54,7 @@ from milepost.messages.shared import (
     VersionSpan,
 )
 from milepost.messages.supervisor import Drain, Drained, PeerRestarted, WorkFinished
-from milepost.messages.trainer import VersionFailed, VersionPublished
-from sim.rows import PROBE_ROW, probe_of, trajectory, weights_of
+from milepost.messages.trainer import VersionPublished
 
 
 class Scripted:
@@ -350,233 +333,6 @@ class Session(Scripted):
         return TrajectoryLost(
             trajectory_id=verdict.trajectory_id, attempt=verdict.attempt, cause=cause
         )
-
-
-@dataclass(slots=True)
-class Engine(Scripted):
-    """Serves numbers. A reply takes a while, and a switch in between shows in its spans."""
-
-    name: str
-    random: Random
-    lies: bool = False
-    """True: confirms a version that it does not serve."""
-    version: int | None = None
-    staged: dict[int, dict[int, float]] = field(default_factory=dict)
-    _generating: dict[str, tuple[Request, int]] = field(default_factory=dict)
-    _serial: int = 0
-
-    def start(self, now_s: float) -> list[Effect]:
-        del now_s
-        return [Tell("publisher", EngineReady(engine=self.name))]
-
-    def handle(self, event: Event, now_s: float) -> list[Effect]:
-        match event:
-            case Received(_, Generate() as message, request):
-                assert request is not None
-                if self.version is None or self.version < message.version_min:
-                    refused = GenerateRefused(request_id="", reason="no version yet", retry=True)
-                    return [Reply(request, refused)]
-                self._serial += 1
-                key = f"generate/{self._serial}"
-                self._generating[key] = (request, self.version)
-                return [Wake(key, now_s + 0.01 + self.random.random())]
-            case Woken(key):
-                return [self._generated(*self._generating.pop(key))]
-            case Received(_, message, request) if request is not None:
-                return [Reply(request, self._epoch(message))]
-            case _:
-                return []
-
-    def _generated(self, request: Request, started: int) -> Effect:
-        assert self.version is not None
-        spans = [VersionSpan(start=0, end=1, version=started)]
-        if self.version != started:
-            spans.append(VersionSpan(start=1, end=2, version=self.version))
-        count = len(spans)
-        return Reply(
-            request,
-            Generated(
-                request_id="",
-                token_ids=Bulk("int32", (count,), bytes(4 * count)),
-                logprobs=Bulk("float32", (count,), bytes(4 * count)),
-                spans=tuple(spans),
-                finish_reason=FinishReason.STOP,
-                cached_tokens=0,
-            ),
-        )
-
-    def _epoch(self, message: Any) -> Any:
-        match message:
-            case PrepareEpoch():
-                self.staged = {message.version: {}}
-                return EpochAnswer(version=message.version, ok=True)
-            case WeightBucket():
-                if message.version not in self.staged:
-                    return EpochAnswer(version=message.version, ok=False, reason="not prepared")
-                (value,) = struct.unpack("<f", message.tensors[0].data)
-                self.staged[message.version][message.index] = value
-                return EpochAnswer(version=message.version, ok=True)
-            case ActivateEpoch():
-                values = self.staged.get(message.version, {})
-                if list(values.values()) != [message.version] * 2:
-                    return EpochAnswer(version=message.version, ok=False, reason="not whole")
-                if not self.lies:
-                    self.version = message.version
-                self.staged = {}
-                return EpochConfirmed(
-                    version=message.version, digest=message.digest, pause_s=0.1, num_in_flight=0
-                )
-            case AbortEpoch():
-                self.staged.pop(message.version, None)
-                return EpochAnswer(version=message.version, ok=True)
-            case Score():
-                if self.version is None:
-                    return GenerateRefused(request_id="", reason="no version yet", retry=True)
-                served = self.version
-                version = served + 1 if self.lies else served
-                return Scored(logprobs=(probe_of(served),), version=version)
-            case Drain():
-                return Drained(actor=self.name)
-            case _:
-                raise TypeError(f"{self.name} was told {message}")
-
-
-@dataclass(frozen=True, slots=True)
-class Checkpoint:
-    """What the trainer saved: how many batches, and of which groups."""
-
-    version: int
-    trained: tuple[str, ...]
-
-
-@dataclass(slots=True)
-class Trainer(Scripted):
-    """One rank. Asks for the next batch while one is trained; rank 0 publishes, saves, finishes."""
-
-    rank: int
-    world_size: int
-    steps: int
-    sync: bool
-    publish_every: int
-    checkpoint_every: int
-    has_publisher: bool
-    save: Callable[[Checkpoint], None]
-    on_batch: Callable[[int, Batch, int | None], None]
-    version: int = 0
-    """Batches trained."""
-    trained: list[str] = field(default_factory=list)
-    published: int | None = None
-    step_s: float = 0.5
-    _asked: int = -1
-    """Newest step asked for."""
-    _training: Batch | None = None
-    _next: Batch | None = None
-    _waits_for_version: bool = False
-    _published_last: int = -1
-    _last_trained: StepTrained | None = None
-
-    @property
-    def name(self) -> str:
-        return f"trainer-{self.rank}"
-
-    def start(self, now_s: float) -> list[Effect]:
-        effects = self._publish() if self.rank == 0 and self.has_publisher else []
-        if self.version == self.steps:
-            return effects + self._finished()
-        return effects + self._ask(self.version) + self._go_on(now_s)
-
-    def handle(self, event: Event, now_s: float) -> list[Effect]:
-        effects: list[Effect] = []
-        match event:
-            case Received(_, VersionPublished() as message):
-                self.published = message.version
-            case Received(_, VersionFailed() as message):
-                # Only the newest version is worth another try.
-                return self._publish() if message.version == self._published_last else []
-            case Received(_, PeerRestarted(actor="buffer")) if self._last_trained:
-                return [Tell("buffer", self._last_trained)]
-            case Received(_, Drain(), request):
-                assert request is not None
-                return [Reply(request, Drained(actor=self.name))]
-            case Answered(_, _, Batch() as batch):
-                self._next = batch
-            case Unanswered(key) if key.startswith("batch/"):
-                return self._ask(int(key.partition("/")[2]))
-            case Woken():
-                effects = self._stepped()
-            case _:
-                pass
-        return effects + self._go_on(now_s)
-
-    def _ask(self, step: int) -> list[Effect]:
-        self._asked = step
-        request = BatchRequested(
-            step=step, rank=self.rank, world_size=self.world_size, version=self.version
-        )
-        return [Ask("buffer", request, f"batch/{step}", deadline_s=1e6)]
-
-    def _publish(self) -> list[Effect]:
-        self._published_last = self.version
-        ready = VersionReady(
-            version=self.version,
-            tensors=(TensorSpec(name="w", dtype="float32", shape=(1,)),),
-            num_buckets=2,
-            digest=f"digest of {self.version}",
-            final=self.version == self.steps,
-            probe_rows=(PROBE_ROW,),
-            probe_logprobs=(probe_of(self.version),),
-        )
-        effects: list[Effect] = [Tell("publisher", ready)]
-        for index in range(2):
-            bucket = BucketReady(
-                version=self.version, index=index, names=("w",), tensors=(weights_of(self.version),)
-            )
-            effects.append(Tell("publisher", bucket))
-        return effects
-
-    def _go_on(self, now_s: float) -> list[Effect]:
-        """Train what is here, and ask for what comes next."""
-        if self._waits_for_version and self.published == self.version:
-            self._waits_for_version = False
-        if self._waits_for_version:
-            return []
-        effects: list[Effect] = []
-        if self._training is None and self._next is not None:
-            self._training, self._next = self._next, None
-            self.on_batch(self.rank, self._training, self.published)
-            effects.append(Wake("trained", now_s + self.step_s))
-        ahead = self.version + (self._training is not None)
-        if self._next is None and self._asked < ahead < self.steps:
-            is_ahead = self._training is not None
-            if not (is_ahead and self.sync):
-                effects += self._ask(ahead)
-        return effects
-
-    def _stepped(self) -> list[Effect]:
-        assert self._training is not None
-        batch, self._training = self._training, None
-        self.version += 1
-        is_last = self.version == self.steps
-        publishes = self.has_publisher and (is_last or self.version % self.publish_every == 0)
-        self._waits_for_version = self.sync and publishes and not is_last
-        if self.rank:
-            return []
-        self.trained.extend(batch.group_ids)
-        self._last_trained = StepTrained(
-            step=batch.step, version=self.version, group_ids=batch.group_ids
-        )
-        effects: list[Effect] = [Tell("buffer", self._last_trained)]
-        if publishes:
-            effects += self._publish()
-        every = self.checkpoint_every
-        if is_last or (every and self.version % every == 0):
-            self.save(Checkpoint(self.version, tuple(self.trained)))
-            saved = CheckpointSaved(step=self.version, folder="")
-            effects += [Tell("buffer", saved), Tell("rollout", saved)]
-        return effects + (self._finished() if is_last else [])
-
-    def _finished(self) -> list[Effect]:
-        return [] if self.rank else [Tell("supervisor", WorkFinished(actor=self.name))]
 
 
 @dataclass(slots=True)

@@ -46,5 +46,6 @@ def test_a_run_may_die_again_while_it_resumes() -> None:
     """Recovery itself is the least tested moment of most systems."""
     first = steps_of_a_quiet_run() // 2
     for number in range(first + 1, first + 80, STRIDE):
+        script: dict[int, Callable[[World], None]]
         script = {first: World.resume, number: World.resume}
         World(SHAPE, Seeded(SEED), seed=SEED, script=script).run()

@@ -15,6 +15,9 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
+from sim.learners import Engine, Trainer
+from sim.network import Network
+
 from milepost.actors.buffer.marks import Handed
 from milepost.actors.buffer.work import WriteMarks
 from milepost.actors.effects import Ask, Effect, Reply, Tell
@@ -28,8 +31,6 @@ from milepost.messages.publisher import ReleaseVersion, VersionHeld
 from milepost.messages.rollout import GroupDropped
 from milepost.messages.supervisor import EventReported
 from milepost.messages.trainer import VersionPublished
-from sim.network import Network
-from sim.standins import Engine
 
 if TYPE_CHECKING:
     from sim.world import Disk
@@ -184,12 +185,20 @@ class Watch:
 
     def _check_once(self, batch: Batch) -> None:
         assert batch.step not in self.trained or self.trained[batch.step] == batch.group_ids
+        self._check_trained_ages(batch)
         before = {name for groups in self.trained.values() for name in groups}
         if batch.step not in self.trained:
             again = before & set(batch.group_ids)
             assert not again, f"trained twice: {sorted(again)}"
         self.trained[batch.step] = batch.group_ids
         self.batches.append((batch.step, batch))
+
+    def _check_trained_ages(self, batch: Batch) -> None:
+        """Invariant 5, by the version the trainer knows at the moment it trains."""
+        assert self._network is not None
+        trainer = self._network.actors["trainer-0"].core
+        assert isinstance(trainer, Trainer)
+        assert not trainer._stale(batch), f"batch {batch.step} is trained stale"
 
     # ---- at the end ----------------------------------------------------------------------
 

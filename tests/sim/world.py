@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
+from functools import partial
 from random import Random
+
+from sim.choosers import Chooser
+from sim.faults import NO_FAULTS, Faults
+from sim.learners import Checkpoint, Engine, Trainer
+from sim.network import Network
+from sim.standins import Agent, Session, Supervisor
+from sim.watch import Watch
 
 from milepost.actors.buffer.core import Buffer
 from milepost.actors.buffer.groups import StoredGroup
@@ -27,11 +35,6 @@ from milepost.actors.rollout.settings import RolloutSettings
 from milepost.configs.topology import Topology
 from milepost.messages.shared import Prompt
 from milepost.messages.supervisor import PeerRestarted
-from sim.choosers import Chooser
-from sim.faults import NO_FAULTS, Faults
-from sim.network import Network
-from sim.standins import Agent, Checkpoint, Engine, Session, Supervisor, Trainer
-from sim.watch import Watch
 
 PROMPTS = [
     Prompt(prompt_id=f"p{index}", messages=[{"role": "user", "content": str(index)}])
@@ -145,25 +148,23 @@ class World:
             network.add("publisher", lambda _: self.variant.publisher(settings))
         if topology.actors.evaluator:
             evaluator = EvaluatorSettings.of(topology, resume_version)
-            network.add(
-                "evaluator",
-                lambda _: self.variant.evaluator(evaluator, PROMPTS[:3]),
-                lambda _: None,
-            )
+            make = self.variant.evaluator
+            network.add("evaluator", lambda _: make(evaluator, PROMPTS[:3]), lambda _: None)
         for name in topology.names("agent"):
-            network.add(name, lambda n, name=name: self._agent(name, n))
+            network.add(name, partial(self._agent, name))
         for name in topology.names("session"):
-            engines = topology.names("engine")
-            network.add(name, lambda _, name=name: Session(name, engines), is_stubborn=True)
+            network.add(name, partial(self._session, name), is_stubborn=True)
         for name in topology.names("engine"):
-            lies = name == self.variant.liar
-            network.add(
-                name,
-                lambda n, name=name, lies=lies: Engine(name, self._random(name, n), lies),
-                is_stubborn=True,
-            )
+            network.add(name, partial(self._engine, name), is_stubborn=True)
         for rank, name in enumerate(topology.names("trainer")):
-            network.add(name, lambda _, rank=rank: self._trainer(rank), is_stubborn=True)
+            network.add(name, partial(self._trainer, rank), is_stubborn=True)
+
+    def _session(self, name: str, incarnation: int) -> Session:
+        del incarnation
+        return Session(name, self.topology.names("engine"))
+
+    def _engine(self, name: str, incarnation: int) -> Engine:
+        return Engine(name, self._random(name, incarnation), lies=name == self.variant.liar)
 
     def _random(self, name: str, incarnation: int) -> Random:
         return Random(f"{self.seed}/{name}/{incarnation}")
@@ -207,7 +208,8 @@ class World:
         ][: settings.groups_max + len(handed)]
         return self.variant.buffer(settings, deepcopy(disk.fates), stored)
 
-    def _trainer(self, rank: int) -> Trainer:
+    def _trainer(self, rank: int, incarnation: int) -> Trainer:
+        del incarnation
         topology, saved = self.topology, self.disk.checkpoint
         config = topology.actors.trainer
         assert config is not None
@@ -222,10 +224,19 @@ class World:
             save=self._save,
             on_batch=self.watch.batch,
             step_s=self.faults.step_s,
+            staleness_max=self._door_limit(),
         )
         if saved is not None:
             trainer.version, trainer.trained = saved.version, list(saved.trained)
         return trainer
+
+    def _door_limit(self) -> int | None:
+        """What the trainer's door refuses; with several ranks they would have to agree first."""
+        buffer, trainer = self.topology.actors.buffer, self.topology.actors.trainer
+        assert buffer is not None
+        assert trainer is not None
+        corrects = BufferSettings.of(self.topology).late == "correct"
+        return None if corrects or trainer.ranks > 1 else buffer.max_weight_staleness
 
     def _save(self, checkpoint: Checkpoint) -> None:
         self.disk.checkpoint = checkpoint
