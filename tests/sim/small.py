@@ -160,7 +160,7 @@ def two_versions(chooser: Chooser, engines: int) -> Network:
     supervisor = Supervisor()
     served = {name: Engine(name, Random(0)) for name in names}
     if isinstance(chooser, Odometer):
-        chooser.fingerprint = lambda: fingerprint(network, publisher, *served.values())
+        chooser.fingerprint = partial(fingerprint, network, publisher, *served.values())
     network.add("supervisor", lambda _: supervisor)
     network.add("maker", lambda _: Maker())
     network.add("publisher", lambda _: publisher)
