@@ -252,6 +252,7 @@ class Rollout:
         self.book.settle(message.groups_spent)
         if nowhere := tuple(name for name in ledger.open if name not in self.flight.groups):
             self.book.record(Recalled(groups=nowhere))
+            self.flight.number_on()
         for name in ledger.open:
             effects += self.flight.announce_again(name, now_s)
         return effects

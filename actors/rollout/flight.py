@@ -62,8 +62,18 @@ class Flight:
     """Key of an open `Ask` -> group, and (member index, attempt) of all it is about."""
     _queue: deque[tuple[str, int, int]] = field(default_factory=deque)
     _num_in_flight: int = 0
+    _attempt_first: int = 0
+    _attempt_newest: int = 0
     _wake_s: float = math.inf
     _next_session: int = 0
+
+    def __post_init__(self) -> None:
+        """Attempts of a former incarnation are never used again."""
+        self._attempt_first = self._attempt_newest = self.settings.attempt_first
+
+    def number_on(self) -> None:
+        """Groups may be opened again under their old names: with attempts nobody has seen yet."""
+        self._attempt_first = self._attempt_newest + 1
 
     # ---- opening -------------------------------------------------------------------------
 
@@ -130,7 +140,8 @@ class Flight:
         return sessions[self._next_session]
 
     def _opening(self, group: Group, member: Member, now_s: float) -> None:
-        member.attempt = max(member.attempt + 1, self.settings.attempt_first)
+        member.attempt = max(member.attempt + 1, self._attempt_first)
+        self._attempt_newest = max(self._attempt_newest, member.attempt)
         self.move(member, Stage.OPENING, group.session, now_s)
 
     def _ask_open(self, group: Group, members: tuple[Member, ...]) -> Effect:

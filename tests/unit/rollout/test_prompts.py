@@ -78,14 +78,14 @@ def test_a_bad_line_is_named(tmp_path: Path, line: object, said: str) -> None:
 def test_a_line_that_is_no_json_is_named(tmp_path: Path) -> None:
     path = tmp_path / "mine.jsonl"
     path.write_text('{"messages": \n', encoding="utf-8")
-    with pytest.raises(PromptError, match="mine.jsonl, line 1: Input data was truncated"):
+    with pytest.raises(PromptError, match=r"mine\.jsonl, line 1: Input data was truncated"):
         load_prompts(str(path), "train", 0, {})
 
 
 def test_an_empty_or_missing_source_is_refused(tmp_path: Path) -> None:
     with pytest.raises(PromptError, match=r"is empty for split 'train'"):
         load_prompts(jsonl(tmp_path), "train", 0, {})
-    with pytest.raises(PromptError, match="none.jsonl cannot be read: No such file"):
+    with pytest.raises(PromptError, match=r"none\.jsonl cannot be read: No such file"):
         load_prompts(str(tmp_path / "none.jsonl"), "train", 0, {})
 
 
