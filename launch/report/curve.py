@@ -164,7 +164,7 @@ def _draw_panel(axes: Axes, panel: Panel) -> None:
         axes.annotate(
             mark.name,
             (mark.x, mark.y),
-            xytext=(8 if left else -8, 8 if mark.y < 0.5 or not panel.unit else -26),
+            xytext=(8 if left else -8, _clear_of_lines(mark, panel)),
             textcoords="offset points",
             ha="left" if left else "right",
             color=INK,
@@ -176,6 +176,13 @@ def _draw_panel(axes: Axes, panel: Panel) -> None:
         axes.set_ylim(bottom=min([0.0, *(y for series in panel.series for y in series.y)]))
     if len(panel.series) > 1:
         axes.legend(frameon=False, loc="lower right" if panel.unit else "best", fontsize=9)
+
+
+def _clear_of_lines(mark: Mark, panel: Panel) -> int:
+    """Points between a mark and its words: a curve that rises runs above the marks."""
+    if not panel.unit or mark.y < 0.1:
+        return 8
+    return -26 if mark.y > 0.5 else -16
 
 
 def _middle(panel: Panel) -> float:
