@@ -1,0 +1,63 @@
+"""The metrics of a batch, by the names that dashboards know and by numbers done by hand."""
+
+from __future__ import annotations
+
+from unit.buffer.kit import group, row
+
+from milepost.actors.buffer.groups import complete_group
+from milepost.actors.buffer.metrics import batch_metrics, is_flat, queue_metrics, version_metrics
+from milepost.messages.shared import Status
+
+
+def test_rewards_lengths_and_success() -> None:
+    mixed = complete_group(
+        "a",
+        [
+            row("a.0", 0, reward=1.0, tokens=4, metrics={"solved": 1.0}),
+            row("a.1", 0, reward=0.5, tokens=2, status=Status.TRUNCATED, metrics={"solved": 0.0}),
+        ],
+    )
+    metrics = batch_metrics([mixed, group("b", 0, rewards=(0.0, 0.0))], "solved")
+    assert metrics["rollout/raw_reward"] == 0.375
+    assert metrics["rollout/response_len/mean"] == 2.0
+    assert metrics["rollout/response_len/max"] == 4.0
+    assert metrics["rollout/truncated_ratio"] == 0.25
+    assert metrics["rollout/solved"] == 0.5
+    assert metrics["rollout/zero_std/ratio"] == 0.5
+    assert metrics["rollout/zero_std/count_0"] == 1.0
+    assert metrics["rollout/zero_std/all_zero_percentage"] == 0.5
+    assert metrics["rollout/zero_std/all_one_percentage"] == 0.0
+
+
+def test_no_success_is_reported_when_no_agent_said_anything_about_it() -> None:
+    assert "rollout/solved" not in batch_metrics([group("a", 0)], "solved")
+
+
+def test_a_group_of_one_is_not_flat() -> None:
+    """Imported conversations have no siblings to differ from."""
+    assert not is_flat([0.0])
+    assert is_flat([1.0, 1.0])
+
+
+def test_versions_of_a_batch() -> None:
+    metrics = version_metrics([group("a", 3), group("b", 3, 5)], 6)
+    assert metrics["rollout/weight_version/sample_coverage"] == 1.0
+    assert metrics["rollout/weight_version/mean"] == 3.0
+    assert metrics["rollout/weight_version/mixed_version_ratio"] == 0.5
+    assert metrics["rollout/staleness/s_old_mean"] == 3.0
+    assert metrics["rollout/staleness/s_post_mean"] == 2.0
+    assert metrics["rollout/staleness/delta_gen_mean"] == 1.0
+    assert abs(metrics["rollout/staleness/token_weighted"] - (2 * 3 + 4 * 2) / 6) < 1e-9
+
+
+def test_coverage_says_how_much_the_ages_speak_of() -> None:
+    half = complete_group("a", [row("a.0", 2), row("a.1")])
+    assert version_metrics([half], 2)["rollout/weight_version/sample_coverage"] == 0.5
+
+
+def test_the_queue_is_told_apart_from_what_left_it() -> None:
+    metrics = queue_metrics([group("a", 2)], [group("b", 4), group("c", 0)], 4)
+    assert metrics["rollout/fully_async/queue_size"] == 2.0
+    assert metrics["rollout/fully_async/avg_staleness"] == 2.0
+    assert metrics["rollout/fully_async/buffer_avg_staleness"] == 2.0
+    assert metrics["rollout/fully_async/buffer_max_staleness"] == 4.0
