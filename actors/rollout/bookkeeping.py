@@ -69,16 +69,14 @@ class Bookkeeping:
         self._unwritten.append(record)
 
     def adopt(self, message: StoreRecovered) -> list[Effect]:
-        """Groups the buffer holds and we never wrote down: a power cut took our last records."""
+        """Groups that went out and that we never wrote down: our last records died with us."""
         effects: list[Effect] = []
         ledger = self.ledger
         for name in (*message.trained, *message.stored):
-            if name in ledger.open or name in ledger.stored or name in ledger.trained:
-                continue
-            place = place_of(name)
-            if place.position >= ledger.position or place in ledger.again:
+            if ledger.is_unheard(name):
+                place = place_of(name)
                 self.record(Issued(group=name, position=place.position, retry=place.retry))
-            elif name in message.stored:
+            elif name in message.stored and not ledger.knows(name):
                 effects.append(
                     Tell("buffer", GroupAbandoned(group_id=name, reason="not in the ledger"))
                 )

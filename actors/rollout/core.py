@@ -107,7 +107,7 @@ class Rollout:
         return []
 
     def handle(self, event: Event, now_s: float) -> list[Effect]:
-        """The one door. Records of the ledger go to the journal ahead of what follows from them."""
+        """The one door. Records of the ledger go to the journal in the order they were made."""
         effects = self._decide(event, now_s)
         effects += self._go_on(now_s)
         return [*self.book.flush(), *effects]

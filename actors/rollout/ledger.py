@@ -121,11 +121,28 @@ class Ledger:
         """
         records: list[Record] = [Resumed(step=step)]
         self.apply(records[0])
-        unheard = tuple(name for name in trained if name in self.open or name in self.stored)
-        if unheard:
-            records.append(Trained(groups=unheard, step=step))
-            self.apply(records[1])
+        for name in trained:
+            found: list[Record] = []
+            if self.is_unheard(name):
+                place = place_of(name)
+                found.append(Issued(group=name, position=place.position, retry=place.retry))
+            if found or name in self.open or name in self.stored:
+                found.append(Trained(groups=(name,), step=step))
+            for record in found:
+                self.apply(record)
+            records += found
         return records
+
+    def knows(self, name: str) -> bool:
+        """True when the group is open, stored or trained under this name."""
+        return name in self.open or name in self.stored or name in self.trained
+
+    def is_unheard(self, name: str) -> bool:
+        """True for a group that went out, and whose record was lost with the process."""
+        if self.knows(name):
+            return False
+        place = place_of(name)
+        return place.position >= self.position or place in self.again
 
     def validate(self) -> None:
         """Assert the balance: issued = trained + dropped + in flight."""
@@ -158,6 +175,10 @@ class Ledger:
         place = Place(record.position, record.retry)
         assert record.group not in self.open, record
         assert record.group not in self.stored, record
+        # Positions that were passed over had lost records, too: their prompts go out again.
+        passed_over = [Place(at, 0) for at in range(self.position, record.position)]
+        if passed_over:
+            self.again = deque(sorted([*self.again, *passed_over]))
         if place in self.again:
             self.again.remove(place)
         self.position = max(self.position, record.position + 1)

@@ -1,8 +1,9 @@
 """What the rollout actor's journal says: one record for each change of the ledger.
 
-The journal lies in RUN/journal/rollout, records as JSON. Records are written before the messages
-that follow from them are sent; they are synced to disk with each checkpoint, so a power cut loses
-at most what the checkpoint does not cover anyway.
+The journal lies in RUN/journal/rollout, records as JSON. Records are written in order, beside the
+messages that follow from them, so a killed process may lose its last few. That costs nothing: the
+buffer and the trainer's checkpoint name what went out all the same, and the rest goes out again
+under its old name. They are synced to disk with each checkpoint.
 """
 
 from __future__ import annotations

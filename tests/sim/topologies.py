@@ -65,6 +65,21 @@ def topology(
     )
 
 
+def supervised(*, steps: int = 4, sessions: int = 2, checkpoint_every: int = 1) -> Topology:
+    """Recorded conversations instead of episodes: no agents, engines or publisher."""
+    return Topology(
+        run=RunConfig(name="sim", steps=steps, checkpoint_every_steps=checkpoint_every),
+        data=DataConfig(prompts="sim:prompts"),
+        algorithm=AlgorithmConfig(estimator="sft", prompts_per_step=3),
+        actors=ActorsConfig(
+            rollout=RolloutConfig(),
+            session=SessionConfig(replicas=sessions),
+            buffer=BufferConfig(groups_max=9, journal=False),
+            trainer=TrainerConfig(lr=1.0),
+        ),
+    )
+
+
 def swarm_topology(random: Random) -> Topology:
     """One of many shapes."""
     buffer: dict[str, Any] = {}

@@ -152,3 +152,14 @@ def test_names_of_trained_groups_are_forgotten_only_when_no_resume_can_ask_for_t
 @pytest.mark.parametrize("place", [Place(0, 0), Place(12, 3), Place(12_345_678, 0)])
 def test_a_group_s_name_says_where_its_prompt_is(place: Place) -> None:
     assert place_of(group_name(place)) == place
+
+
+def test_the_checkpoint_may_name_groups_whose_issue_was_never_written_down() -> None:
+    """The record died with the process, the messages did not: nothing goes out twice or never."""
+    ledger = Ledger()
+    ledger.resume(1, ["g0000002", "g0000000"])
+    ledger.validate()
+    assert list(ledger.trained) == ["g0000002", "g0000000"]
+    assert ledger.next_place() == Place(1, 0)
+    ledger.apply(issue(ledger))
+    assert ledger.next_place() == Place(3, 0)
