@@ -297,7 +297,7 @@ class Evaluator:
 
     def _peer_restarted(self, actor: str) -> list[Effect]:
         if actor == "rollout" and self.newest is not None and self._is_first_told:
-            return [Tell("rollout", EvaluationFinished(version=self.newest))]
+            return [Tell("rollout", EvaluationFinished(version=self.newest), "first")]
         return self.round.peer_lost(actor) if self.round else []
 
     # ---- draining ------------------------------------------------------------------------

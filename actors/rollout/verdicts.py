@@ -6,14 +6,16 @@ again under every policy, `LOSSES_MAX` times for one trajectory; after that its 
 Neither ever becomes a reward.
 
 Invariant:
-    VE-1 (fail loudly): when group after group is given up and no trajectory is delivered, the run
-        stops with the last failure's text instead of going round for ever.
+    VE-1 (fail loudly): when group after group is given up, and no episode ends well (or, when they
+        are lost, none is delivered) in between, the run stops with the last cause instead of going
+        round for ever.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, field
 
 from milepost.actors.effects import Ask, Effect, Fail, Tell, Wake
 from milepost.actors.rollout.agents import Slot
@@ -29,6 +31,8 @@ from milepost.messages.supervisor import EventReported
 LOSSES_MAX = 6
 """Losses of one trajectory that are sampled again."""
 GIVEN_UP_MAX = 8
+EPISODE_FAILED = "episode_failed"
+LOST = "lost"
 SMALLEST_GROUP = 2
 BACKOFF_S = 0.125
 BACKOFF_S_MAX = 8.0
@@ -40,7 +44,8 @@ class Verdicts:
     """Moves members of `flight` on."""
 
     flight: Flight
-    _given_up_in_a_row: int = 0
+    _given_up: Counter[str] = field(default_factory=Counter)
+    """Reason -> groups given up since there was proof that things work."""
 
     # ---- the good way --------------------------------------------------------------------
 
@@ -60,6 +65,8 @@ class Verdicts:
                 if ended.reward is None or not math.isfinite(ended.reward):
                     cause = f"reward of {ended.trajectory_id} is {ended.reward}, not a number"
                     return self._failed(group, member, cause, now_s)
+                # The environment works, whatever becomes of the row; that is another account.
+                del self._given_up[EPISODE_FAILED]
                 return [self._finish(group, member, ended, ended.reward, now_s)]
             case Status.FAILED:
                 counters.turns_failed += ended.num_turns
@@ -86,7 +93,7 @@ class Verdicts:
         """The buffer has taken the trajectory of this ask."""
         for _, member in self._asked(key, Stage.FINISHING):
             self.flight.move(member, Stage.DELIVERED, "buffer", now_s)
-            self._given_up_in_a_row = 0
+            self._given_up.clear()
             self.flight.counters.tokens_delivered += sent.num_tokens
             self.flight.counters.tokens_sampled += sent.num_sampled_tokens
 
@@ -166,7 +173,7 @@ class Verdicts:
         if group.abandoned or self.flight.paused:
             return effects
         if member.losses > LOSSES_MAX:
-            return effects + self._given_up(group, member, cause, "lost", now_s)
+            return effects + self._give_up(group, member, cause, LOST, now_s)
         if not group.is_running:
             group.session = self.flight.pick_session()
         delay_s = min(BACKOFF_S * 2.0**member.losses, BACKOFF_S_MAX)
@@ -196,7 +203,7 @@ class Verdicts:
             group.size -= 1
             resized = GroupResized(group_id=group.name, size=group.size, reason=cause)
             return [*effects, Tell("buffer", resized)]
-        return effects + self._given_up(group, member, cause, "episode_failed", now_s)
+        return effects + self._give_up(group, member, cause, EPISODE_FAILED, now_s)
 
     def _said(self, trajectory_id: str, cause: str) -> list[Effect]:
         """Tell a person of the 1st, 2nd, 4th, 8th, ... failure: soon, and never a flood."""
@@ -207,15 +214,16 @@ class Verdicts:
         event = EventReported(source="rollout", kind="episode_failed", text=text)
         return [Tell("supervisor", event)]
 
-    def _given_up(
+    def _give_up(
         self, group: Group, member: Member, cause: str, reason: str, now_s: float
     ) -> list[Effect]:
-        self._given_up_in_a_row += 1
-        if self._given_up_in_a_row >= GIVEN_UP_MAX:
+        self._given_up[reason] += 1
+        if self._given_up[reason] >= GIVEN_UP_MAX:
+            last = f"{group.trajectory_id(member)}: {cause}"
             return [
                 Fail(
-                    f"{self._given_up_in_a_row} groups in a row were given up and no trajectory "
-                    f"was delivered; the last for {group.trajectory_id(member)}: {cause}"
+                    f"{GIVEN_UP_MAX} groups in a row were given up ({reason}) and nothing went "
+                    f"well in between; the last for {last}"
                 )
             ]
         return self.abandon(group, reason, now_s)

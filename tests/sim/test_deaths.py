@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import pytest
 from sim.choosers import Seeded
+from sim.standins import Supervisor
 from sim.topologies import topology
 from sim.world import World
 
@@ -49,3 +50,19 @@ def test_a_run_may_die_again_while_it_resumes() -> None:
         script: dict[int, Callable[[World], None]]
         script = {first: World.resume, number: World.resume}
         World(SHAPE, Seeded(SEED), seed=SEED, script=script).run()
+
+
+def test_a_run_may_be_drained_at_any_step_and_goes_on_from_there() -> None:
+    """Nobody waits for anybody who drains, and what was in flight is still in the books."""
+    for number in range(1, steps_of_a_quiet_run(), STRIDE):
+        world = World(SHAPE, Seeded(SEED), seed=SEED, script={number: World.drain})
+        supervisor = world.network.actors["supervisor"].core
+        assert isinstance(supervisor, Supervisor)
+        everybody = world.network.actors.keys() - {"supervisor"}
+        steps = iter(range(5_000))
+        while supervisor.drained != everybody:
+            assert next(steps, None) is not None, everybody - supervisor.drained
+            world.advance()
+        world.resume()
+        world.script.clear()
+        world.run()

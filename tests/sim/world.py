@@ -34,7 +34,7 @@ from milepost.actors.rollout.records import Record
 from milepost.actors.rollout.settings import RolloutSettings
 from milepost.configs.topology import Topology
 from milepost.messages.shared import Prompt
-from milepost.messages.supervisor import PeerRestarted
+from milepost.messages.supervisor import Drain, PeerRestarted
 
 PROMPTS = [
     Prompt(prompt_id=f"p{index}", messages=[{"role": "user", "content": str(index)}])
@@ -112,6 +112,7 @@ class World:
     disk: Disk = field(default_factory=Disk)
     network: Network = field(init=False)
     watch: Watch = field(init=False)
+    _number: int = 0
     _deaths_left: int = 0
     _resumes_left: int = 0
     _delays_left: int = 0
@@ -246,19 +247,24 @@ class World:
 
     def run(self, steps_max: int = 40_000) -> World:
         """Until every actor that finishes a run has; raises what went wrong."""
-        for number in range(steps_max):
-            if number in self.script:
-                self.script[number](self)
-            if self.faults is not NO_FAULTS:
-                self._misbehave()
+        for _ in range(steps_max):
             if self._is_over():
                 rollout = self.network.actors["rollout"].core
                 ledger = rollout.book.ledger if isinstance(rollout, Rollout) else None
                 self.watch.ended(self.disk, ledger)
                 return self
-            if not self.network.step():
+            if not self.advance():
                 break
         raise AssertionError(f"the run does not end: {self.stuck()}")
+
+    def advance(self) -> bool:
+        """One delivery, after whatever goes wrong before it; False when nothing is left to do."""
+        if self._number in self.script:
+            self.script[self._number](self)
+        self._number += 1
+        if self.faults is not NO_FAULTS:
+            self._misbehave()
+        return self._is_over() or self.network.step()
 
     def _is_over(self) -> bool:
         supervisor = self.network.actors["supervisor"].core
@@ -312,6 +318,12 @@ class World:
         """Every process is killed at once, and the run goes on from its last checkpoint."""
         saved = self.disk.checkpoint
         self._begin(resume_version=saved.version if saved else 0)
+
+    def drain(self) -> None:
+        """Ctrl-C once: everybody finishes or hands over what is in flight, and says so."""
+        for name, actor in self.network.actors.items():
+            if name != "supervisor" and actor.core is not None:
+                self.network.ask("supervisor", name, Drain(deadline_s=30.0))
 
     def kill(self, name: str) -> None:
         """One process is killed, and started again a while later."""
