@@ -14,6 +14,8 @@ import pytest
 from tidy_rules import ROOMS
 
 ROOT: Final = Path(__file__).parent.parent
+FRONT: Final = "front"
+"""The folder that is `milepost` itself; it holds one file."""
 
 
 @pytest.fixture(scope="module")
@@ -23,7 +25,8 @@ def project() -> dict[str, Any]:
 
 def packages_on_disk() -> set[str]:
     files = (path for room in ROOMS for path in (ROOT / room).rglob("*.py"))
-    return {".".join(("milepost", *path.relative_to(ROOT).parent.parts)) for path in files}
+    rooms = {".".join(("milepost", *path.relative_to(ROOT).parent.parts)) for path in files}
+    return {"milepost", *rooms}
 
 
 def test_every_folder_with_code_is_a_listed_package(project: dict[str, Any]) -> None:
@@ -35,7 +38,7 @@ def test_every_folder_with_code_is_a_listed_package(project: dict[str, Any]) -> 
 
 def test_every_package_has_an_init_with_a_docstring() -> None:
     for name in packages_on_disk():
-        path = ROOT.joinpath(*name.split(".")[1:], "__init__.py")
+        path = ROOT.joinpath(*(name.split(".")[1:] or [FRONT]), "__init__.py")
         assert path.is_file(), f"{path} is missing"
         assert path.read_text(encoding="utf-8").startswith('"""'), f"{path} says nothing"
 
@@ -53,16 +56,33 @@ def test_every_data_file_is_listed(project: dict[str, Any]) -> None:
 
 def test_links_of_the_type_checkers_are_the_rooms() -> None:
     links = {path.name: str(path.readlink()) for path in (ROOT / ".typing" / "milepost").iterdir()}
-    assert links == {room: f"../../{room}" for room in ROOMS}
+    rooms = {room: f"../../{room}" for room in ROOMS}
+    assert links == {"__init__.py": f"../../{FRONT}/__init__.py", **rooms}
 
 
 def test_every_table_of_rooms_names_all_rooms(project: dict[str, Any]) -> None:
     names = {f"milepost.{room}" for room in ROOMS}
     tool = project["tool"]
+    folders = {f"milepost.{room}": room for room in ROOMS}
+    assert tool["setuptools"]["package-dir"] == {"milepost": FRONT, **folders}
     assert set(tool["importlinter"]["root_packages"]) == names
     assert set(tool["importlinter"]["contracts"][0]["layers"]) == names
     assert set(tool["coverage"]["run"]["source_pkgs"]) == names
     assert set(tool["ruff"]["lint"]["flake8-tidy-imports"]["banned-api"]) >= set(ROOMS)
+
+
+def test_the_short_names_are_the_classes_and_cost_nothing_until_asked_for() -> None:
+    """`class MyAgent(milepost.Agent)`: one class, whichever name it is imported by."""
+    script = (
+        "import sys, milepost\n"
+        "assert not [name for name in sys.modules if name.startswith('milepost.')]\n"
+        "from milepost.actors import agent\n"
+        "assert all(getattr(milepost, name) is getattr(agent, name) for name in milepost.__all__)\n"
+        "assert not hasattr(milepost, 'Nothing')\n"
+        "assert 'torch' not in sys.modules and 'numpy' not in sys.modules\n"
+    )
+    command = [sys.executable, "-P", "-c", script]
+    assert subprocess.run(command, check=False).returncode == 0
 
 
 @pytest.mark.parametrize("room", ROOMS)
@@ -99,7 +119,7 @@ def test_a_wheel_holds_exactly_the_packages(tmp_path: Path) -> None:
     )
     copy = tmp_path / "source"
     copy.mkdir()
-    for name in ("pyproject.toml", "README.md", "MANIFEST.in", *ROOMS):
+    for name in ("pyproject.toml", "README.md", "MANIFEST.in", FRONT, *ROOMS):
         (copy / name).symlink_to(ROOT / name)
     command = [sys.executable, "-c", script, str(tmp_path)]
     subprocess.run(command, cwd=copy, capture_output=True, text=True, check=True)

@@ -1,0 +1,59 @@
+"""Milepost: reinforcement-learning post-training of language-model agents, as a system of actors.
+
+What the author of an agent needs has its short name here: `milepost.Agent`. Each is imported when
+it is first asked for, so that `import milepost` costs nothing and pulls nothing in.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if __name__ != "milepost":
+    raise ImportError("import milepost, not front: two names would mean two copies of each class")
+
+if TYPE_CHECKING:
+    from milepost.actors.agent import (
+        Agent,
+        Call,
+        ChatError,
+        Episode,
+        EpisodeStopped,
+        LimitReached,
+        Prompt,
+        Purpose,
+        Reply,
+        RequestRefused,
+        RewardInput,
+        RewardResult,
+        ServiceFailed,
+    )
+
+__all__ = [
+    "Agent",
+    "Call",
+    "ChatError",
+    "Episode",
+    "EpisodeStopped",
+    "LimitReached",
+    "Prompt",
+    "Purpose",
+    "Reply",
+    "RequestRefused",
+    "RewardInput",
+    "RewardResult",
+    "ServiceFailed",
+]
+
+
+def __getattr__(name: str) -> object:
+    """The class of this name, from `milepost.actors.agent`."""
+    if name not in __all__:
+        raise AttributeError(f"module 'milepost' has no attribute {name!r}")
+    from milepost.actors import agent
+
+    return vars(agent)[name]
+
+
+def __dir__() -> list[str]:
+    """The short names, and the rooms imported so far."""
+    return sorted({*globals(), *__all__})
