@@ -23,6 +23,8 @@ class RunEpisode(Message, kw_only=True):
     """Name of the session actor that owns the token row."""
     report_to: str
     """`rollout` or `evaluator`."""
+    address: str = ""
+    """HTTP base URL of the session, as `SessionsOpened` said; empty when its door is closed."""
 
 
 class CancelEpisode(Message, kw_only=True):

@@ -38,6 +38,10 @@ class Generate(Message, kw_only=True):
     sampling: SamplingParams
     version_min: NonNegative = 0
     """Refuse (GenerateRefused) when the engine serves an older version."""
+    stream: bool = False
+    """Tell the asker what is sampled meanwhile, with `GeneratedPart`. The answer stays whole."""
+    rank: NonNegative = 0
+    """Data-parallel rank of the engine that holds the session's prefix."""
 
 
 class Generated(Message, kw_only=True):

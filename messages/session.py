@@ -6,6 +6,7 @@ from typing import Any, TypeAlias
 
 from msgspec import Struct
 
+from milepost.messages.bulk import Bulk
 from milepost.messages.shared import (
     ChatMessage,
     EpisodeLimits,
@@ -88,6 +89,19 @@ class ChatRefused(Message, kw_only=True):
     """Name of the bound (`turns_max`, `reply_tokens_max`, `tokens_max`); kinds limit, truncated."""
 
 
+class GeneratedPart(Message, kw_only=True):
+    """Tokens [start, start + N) of a reply that an engine still samples (`Generate.stream`).
+
+    Told while the request is in flight, never more than one that was not taken yet. Nothing rests
+    on it: the answer to `Generate` has every token again.
+    """
+
+    request_id: str
+    start: NonNegative
+    token_ids: Bulk
+    """int32 [N]"""
+
+
 class FinishTrajectory(Message, kw_only=True):
     """The verdict: assemble the row and deliver it.
 
@@ -151,5 +165,10 @@ class ConversationsRefused(Message, kw_only=True):
 
 
 SessionInbox: TypeAlias = (
-    OpenSessions | ChatTurn | FinishTrajectory | AbandonTrajectory | ImportConversations
+    OpenSessions
+    | ChatTurn
+    | GeneratedPart
+    | FinishTrajectory
+    | AbandonTrajectory
+    | ImportConversations
 )

@@ -2,7 +2,7 @@
 
 Owns: requests in flight, the state of the weight epoch.
 Receives: generate, score, abort, forget from sessions (and the publisher's canary); epoch orders.
-Sends: replies; EngineReady to the publisher.
+Sends: replies; GeneratedPart of streamed replies to who asked; EngineReady to the publisher.
 Invariants:
     EN-1, EN-2: see `epochs`.
     EN-3 (one answer): every request gets exactly one answer, and none before a version serves.
@@ -16,7 +16,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from milepost.actors.arrays import from_bulk, to_bulk
-from milepost.actors.effects import Effect, Event, Fail, Received, Reply, Request, Tell, WorkDone
+from milepost.actors.effects import (
+    Effect,
+    Event,
+    Fail,
+    Received,
+    Reply,
+    Request,
+    Taken,
+    Tell,
+    Unanswered,
+    WorkDone,
+)
 from milepost.actors.engine.epochs import Epochs
 from milepost.actors.engine.interface import (
     OUTCOMES,
@@ -25,10 +36,12 @@ from milepost.actors.engine.interface import (
     Finished,
     ForgetOrder,
     GenerateOrder,
+    Progress,
     Rejected,
     ScoreFinished,
     ScoreOrder,
 )
+from milepost.actors.engine.parts import Parts
 from milepost.messages.bulk import Bulk
 from milepost.messages.engine import (
     AbortEpoch,
@@ -71,6 +84,7 @@ class Engine:
         self._facts, self._requests_max = facts, requests_max
         self._epochs = Epochs(facts.manifest)
         self._in_flight: dict[str, _InFlight] = {}
+        self._parts = Parts()
         self._drains: list[Request] = []
         self._num_scores = 0
         self._num_finished = 0
@@ -94,8 +108,13 @@ class Engine:
                 effects = self._ended(result, error)
             case WorkDone(key, result, error):
                 effects = self._epochs.done(key, result, error)
+            case Taken(key):
+                effects = self._parts.taken(key)
+            case Unanswered(key):
+                # An asker that is gone hears no more; a publisher asks when it is back.
+                self._parts.drop(key)
+                effects = []
             case _:
-                # Our only Tell is EngineReady: a publisher that is gone asks when it is back.
                 effects = []
         return effects + self._drained()
 
@@ -167,8 +186,18 @@ class Engine:
         if fault := _row_fault(message.token_ids):
             return [self._refuse(request, request_id, fault, retry=False)]
         self._in_flight[request_id] = _InFlight(request, request_id, self._now_s)
-        token_ids = from_bulk(message.token_ids)
-        return [GenerateOrder(request_id, message.session_id, token_ids, message.sampling)]
+        if message.stream:
+            self._parts.open(request_id, request.source)
+        return [
+            GenerateOrder(
+                request_id,
+                message.session_id,
+                from_bulk(message.token_ids),
+                message.sampling,
+                message.stream,
+                message.rank,
+            )
+        ]
 
     def _score(self, message: Score, request: Request) -> list[Effect]:
         if busy := self._unready(0):
@@ -207,10 +236,17 @@ class Engine:
         if error:
             return [Fail(f"{self._name} stopped computing: {error}")]
         assert isinstance(result, tuple), f"outcomes are {type(result).__name__}"
-        return [self._answer(outcome) for outcome in result]
+        effects: list[Effect] = []
+        for outcome in result:
+            if isinstance(outcome, Progress):
+                effects += self._parts.sampled(outcome.key, outcome.token_ids)
+            else:
+                effects.append(self._answer(outcome))
+        return effects
 
     def _answer(self, outcome: Finished | ScoreFinished | Rejected) -> Reply:
         entry = self._in_flight.pop(outcome.key)
+        self._parts.close(outcome.key)
         self._num_finished += 1
         match outcome:
             case Finished():

@@ -56,11 +56,15 @@ class GenerateOrder(Order):
         session_id: whose prefix this is.
         token_ids: int32 [P].
         sampling: how.
+        stream: post what is sampled meanwhile as `Progress`.
+        rank: data-parallel rank that holds the prefix; always 0 where there is one.
     """
 
     session_id: str
     token_ids: NDArray[np.int32]
     sampling: SamplingParams
+    stream: bool = False
+    rank: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +161,14 @@ class Finished:
 
 
 @dataclass(frozen=True, slots=True)
+class Progress:
+    """Next tokens of a streamed reply, int32 [N]; in order, none twice. It goes on."""
+
+    key: str
+    token_ids: NDArray[np.int32]
+
+
+@dataclass(frozen=True, slots=True)
 class ScoreFinished:
     """float32 [T] log-probs of each row; position 0 is 0."""
 
@@ -173,7 +185,7 @@ class Rejected:
     reason: str
 
 
-Outcome: TypeAlias = Finished | ScoreFinished | Rejected
+Outcome: TypeAlias = Finished | Progress | ScoreFinished | Rejected
 
 
 class Backend(Protocol):

@@ -20,6 +20,7 @@ from milepost.actors.engine.interface import (
     Finished,
     GenerateOrder,
     Outcome,
+    Progress,
     Rejected,
     ScoreFinished,
     ScoreOrder,
@@ -73,6 +74,7 @@ class EmbeddedEngine:
         decoder = Decoder(shape, cache)
         self._stepper = Stepper(decoder, self._scheduler, cache, prefill_tokens_max)
         self._in_flight: dict[str, Reply | Scoring] = {}
+        self._streamed: dict[str, Reply] = {}
 
     # ---- orders --------------------------------------------------------------------------
 
@@ -83,6 +85,8 @@ class EmbeddedEngine:
         reply = Reply(order.session_id, order.token_ids, order=order)
         reply.begin_version(0, self.version)
         self._in_flight[order.key] = reply
+        if order.stream:
+            self._streamed[order.key] = reply
         self._scheduler.waiting.append(reply)
         return []
 
@@ -133,6 +137,7 @@ class EmbeddedEngine:
         result = self._stepper.step(weights)
         outcomes: list[Outcome] = [self._finish(reply, why) for reply, why in result.replies]
         outcomes += [self._poison(reply) for reply in result.poisoned]
+        outcomes += self._progress()
         for row in result.scored:
             outcomes += self._scored(row)
         return outcomes
@@ -175,6 +180,17 @@ class EmbeddedEngine:
                 self._scheduler.waiting.append(row)
         scoring.num_left = len(scoring.rows)
 
+    def _progress(self) -> list[Progress]:
+        """What streamed replies have sampled since the last time."""
+        told = []
+        for reply in self._streamed.values():
+            first, end = reply.prompt_length + reply.num_streamed, self._length(reply)
+            if end > first:
+                token_ids = self._rows.tokens[reply.row, first:end].copy()
+                reply.num_streamed += end - first
+                told.append(Progress(reply.order.key, token_ids))
+        return told
+
     # ---- ends ----------------------------------------------------------------------------
 
     def _length(self, reply: Reply) -> int:
@@ -195,7 +211,7 @@ class EmbeddedEngine:
         else:
             token_ids, logprobs = reply.tokens[start:].copy(), reply.logprobs
         self._scheduler.remove(reply, keep=True)
-        del self._in_flight[reply.order.key]
+        self._forget_request(reply)
         wants_top = reply.order.sampling.top_logprobs > 0
         top_ids, top_logprobs = _stack_top(reply) if wants_top else (None, None)
         return Finished(
@@ -211,8 +227,12 @@ class EmbeddedEngine:
 
     def _poison(self, reply: Reply) -> Rejected:
         self._scheduler.remove(reply, keep=False, poisoned=True)
-        del self._in_flight[reply.order.key]
+        self._forget_request(reply)
         return Rejected(reply.order.key, f"log-probs are NaN under version {self.version}")
+
+    def _forget_request(self, reply: Reply) -> None:
+        del self._in_flight[reply.order.key]
+        self._streamed.pop(reply.order.key, None)
 
     def _scored(self, row: ScoredRow) -> list[Outcome]:
         scoring, key = row.scoring, row.scoring.order.key

@@ -51,6 +51,7 @@ class Reply(Sequence):
         spans: (first reply token, version) of each change of version, in order.
         cached_tokens: prompt tokens that were cached when it was first placed, -1 before.
         top: (ids, log-probs) of the likeliest tokens at each reply token, when asked for.
+        num_streamed: tokens that were posted as progress.
     """
 
     order: GenerateOrder = field(kw_only=True)
@@ -58,6 +59,7 @@ class Reply(Sequence):
     spans: list[tuple[int, int]] = field(default_factory=list)
     cached_tokens: int = -1
     top: list[tuple[NDArray[np.int64], NDArray[np.float32]]] = field(default_factory=list)
+    num_streamed: int = 0
 
     @property
     def prompt_length(self) -> int:
