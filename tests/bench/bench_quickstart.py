@@ -12,6 +12,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 import torch
 from bench.sequential.loop import SUCCESS, WINDOW, Loop, one_thread
 from bench.sequential.tasks import Task
@@ -51,6 +52,7 @@ def shown(seconds: float | None) -> str:
     return "never" if seconds is None else f"{seconds:5.1f} s"
 
 
+@pytest.mark.timeout(1200)
 def test_reinforcement_takes_no_longer_than_in_a_plain_loop(tmp_path: Path) -> None:
     records = {recipe: run(recipe, tmp_path / recipe) for recipe in RECIPES}
     one_thread()
