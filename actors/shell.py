@@ -41,6 +41,7 @@ from milepost.messages.supervisor import (
     Ready,
     Stacks,
     StacksRequested,
+    TapRead,
 )
 
 if TYPE_CHECKING:
@@ -138,6 +139,8 @@ class Shell:
                     self._meet(incoming)
                 case StacksRequested():
                     self._bus.reply(incoming, Stacks(text=all_stacks()))
+                case TapRead():
+                    self._bus.reply(incoming, self._bus.read_tap(incoming.message))
                 case _:
                     self._meet(incoming)
 

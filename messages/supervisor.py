@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, TypeAlias
 
+from msgspec import Struct
+
 from milepost.messages.shared import Message, NonNegative
 
 
@@ -164,6 +166,56 @@ class LogRead(Message, kw_only=True):
     """Where to go on reading."""
 
 
+class TapRead(Message, kw_only=True):
+    """A client takes what a tap of an actor has copied; the first one opens the tap.
+
+    Answered with `Tapped` or `Refused`. A tap that nobody reads for 5 s is closed.
+    """
+
+    actor: str
+    """Whose traffic: the tap is in its process."""
+    tap: str
+    """Chosen by the reader, so that two readers do not share one."""
+    peers: str = "*"
+    """Name of the other side; `*` and `?` as in file names."""
+    sent: bool = True
+    """What the actor sends to these peers."""
+    received: bool = False
+    """What arrives from them."""
+    close: bool = False
+    """This is the last read."""
+
+
+class TrafficCopy(Struct, frozen=True, kw_only=True):
+    """One message as a tap saw it. Long bodies and buffers are not copied whole."""
+
+    at_ns: NonNegative
+    """Wall clock of the copy, nanoseconds since 1970."""
+    outgoing: bool
+    peer: str
+    kind: str
+    """`tell`, `ask`, `reply` or `refused`."""
+    num_bytes: NonNegative
+    """Of all frames of the message."""
+    header: bytes
+    body: bytes
+    """Empty when it is longer than 64 KiB."""
+    buffers: list[bytes] = []
+    """The first 256 bytes of the first 16 buffer frames."""
+
+
+class Tapped(Message, kw_only=True):
+    """Answer to `TapRead`: what was copied since the last one, oldest first."""
+
+    copies: list[TrafficCopy]
+    left: NonNegative = 0
+    """Copies that wait for the next read."""
+    dropped: NonNegative = 0
+    """Messages that were not copied since there was no room."""
+    opened: bool = False
+    """This read opened the tap: nothing was copied before it."""
+
+
 class ResourceTaken(Message, kw_only=True):
     """An actor holds something outside its process that must not outlive the run (a sandbox)."""
 
@@ -193,6 +245,7 @@ SupervisorInbox: TypeAlias = (
     | StopRun
     | ActorStacksRequested
     | LogRequested
+    | TapRead
     | ResourceTaken
     | ResourceReleased
 )

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeVar
 
 from milepost.configs.spec import Address
 from milepost.messages.bus import Bus, BusClosed, BusLimits, Incoming
@@ -24,6 +24,7 @@ from milepost.messages.supervisor import (
     SnapshotRequested,
     StopAccepted,
     StopRun,
+    TapRead,
 )
 from milepost.supervisor.logs import log_path, read_piece
 from milepost.supervisor.sockets import ATTACH
@@ -36,10 +37,12 @@ LIMITS: Final = BusLimits(
     outbox_messages_max=256,
     links_max=256,
 )
-STACKS_AT_ONCE_MAX: Final = 4
+ASKED_AT_ONCE_MAX: Final = 32
+"""Questions of clients that wait for an actor's answer."""
 LOG_BYTES_MAX: Final = 1 << 18
 RUN_LOGS: Final = ("events", "metrics")
 CLOSE_S: Final = 0.2
+Asked = TypeVar("Asked")
 
 
 class Desk(Protocol):
@@ -57,6 +60,10 @@ class Desk(Protocol):
         """Ask an actor for its stacks; the result is `Stacks` or `Refused`."""
         ...
 
+    def read_tap(self, wanted: TapRead) -> asyncio.Future[Message]:
+        """Read a tap of an actor or of the supervisor; the result is `Tapped` or `Refused`."""
+        ...
+
     def actor_names(self) -> tuple[str, ...]:
         """Every actor of the run."""
         ...
@@ -69,7 +76,7 @@ class Door:
         self._bus = bus
         self._desk = desk
         self._run_folder = run_folder
-        self._num_stacks = 0
+        self._num_asked = 0
         self._task = asyncio.create_task(self._serve(), name="attach")
 
     @classmethod
@@ -98,10 +105,13 @@ class Door:
                 return
             if not incoming.wants_reply:
                 continue
-            if isinstance(incoming.message, ActorStacksRequested):
-                self._stacks(incoming, incoming.message.actor)
-            else:
-                self._bus.reply(incoming, await self._answer(incoming.message))
+            match incoming.message:
+                case ActorStacksRequested(actor=actor):
+                    self._later(incoming, self._desk.ask_stacks, actor)
+                case TapRead() as wanted:
+                    self._later(incoming, self._desk.read_tap, wanted)
+                case message:
+                    self._bus.reply(incoming, await self._answer(message))
 
     async def _answer(self, message: Message) -> Message:
         match message:
@@ -129,18 +139,19 @@ class Door:
             return Refused(reason=f"log {wanted.log} cannot be read: {error}")
         return LogRead(data=data, offset=offset)
 
-    def _stacks(self, incoming: Incoming, actor: str) -> None:
+    def _later(
+        self, incoming: Incoming, ask: Callable[[Asked], asyncio.Future[Message]], asked: Asked
+    ) -> None:
         # Answered later, so that an actor that hangs does not keep other clients waiting.
-        if self._num_stacks >= STACKS_AT_ONCE_MAX:
-            self._bus.reply(incoming, Refused(reason="too many requests for stacks at once"))
+        if self._num_asked >= ASKED_AT_ONCE_MAX:
+            text = f"{self._num_asked} questions of clients wait for actors already"
+            self._bus.reply(incoming, Refused(reason=text))
             return
-        self._num_stacks += 1
-        answered = self._desk.ask_stacks(actor)
-        answered.add_done_callback(self._replier(incoming))
+        self._num_asked += 1
 
-    def _replier(self, incoming: Incoming) -> Callable[[asyncio.Future[Message]], None]:
         def reply(answered: asyncio.Future[Message]) -> None:
-            self._num_stacks -= 1
-            self._bus.reply(incoming, answered.result())
+            self._num_asked -= 1
+            if not answered.cancelled():
+                self._bus.reply(incoming, answered.result())
 
-        return reply
+        ask(asked).add_done_callback(reply)

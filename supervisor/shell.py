@@ -12,7 +12,7 @@ from typing import Any, Final, assert_never
 
 from milepost.actors.effects import Request
 from milepost.actors.vitals import Vitals
-from milepost.messages.bus import Bus, BusClosed, Incoming, Undelivered
+from milepost.messages.bus import Bus, BusClosed, Incoming, Unanswered, Undelivered
 from milepost.messages.shared import Message
 from milepost.messages.supervisor import (
     Drain,
@@ -22,6 +22,7 @@ from milepost.messages.supervisor import (
     Snapshot,
     SnapshotRequested,
     StepRecorded,
+    TapRead,
 )
 from milepost.supervisor.book import SUPERVISOR
 from milepost.supervisor.core import SupervisorCore
@@ -52,6 +53,8 @@ from milepost.supervisor.snapshot import Recent, build_snapshot
 from milepost.supervisor.stacks import stacks_of
 
 TIMER_S_MIN: Final = 0.002
+TAP_S: Final = 2.0
+"""An actor that has not answered a tap by then is busy; its tap goes on meanwhile."""
 
 
 class Shell:
@@ -274,11 +277,29 @@ class Shell:
         """Every actor of the run."""
         return tuple(self._core.book.children)
 
+    def read_tap(self, wanted: TapRead) -> asyncio.Task[Message]:
+        """Read a tap of an actor or of the supervisor; the result is `Tapped` or `Refused`."""
+        return asyncio.create_task(self._tap(wanted), name=f"tap of {wanted.actor}")
+
+    async def _tap(self, wanted: TapRead) -> Message:
+        if wanted.actor == SUPERVISOR:
+            return self._bus.read_tap(wanted)
+        child = self._core.book.children.get(wanted.actor)
+        if child is None:
+            return self._unknown(wanted.actor)
+        try:
+            return (await self._bus.ask(child.name, wanted, deadline_s=TAP_S)).message
+        except Unanswered as error:
+            return Refused(reason=f"{child.name} is {child.state_name}: {error.reason}")
+
+    def _unknown(self, actor: str) -> Refused:
+        known = ", ".join(self._core.book.children)
+        return Refused(reason=f"no actor {actor!r}, there are: {known}")
+
     async def _stacks(self, actor: str) -> Message:
         child = self._core.book.children.get(actor)
         if child is None:
-            known = ", ".join(self._core.book.children)
-            return Refused(reason=f"no actor {actor!r}, there are: {known}")
+            return self._unknown(actor)
         return await stacks_of(child, self._bus, self.family)
 
 

@@ -27,11 +27,13 @@ from milepost.messages.bus.report import report
 from milepost.messages.bus.returning import Origin, Returning
 from milepost.messages.bus.source import Entry
 from milepost.messages.bus.statistics import BusStatistics
+from milepost.messages.bus.tapping import Taps
 from milepost.messages.bus.transport import Events, Frames, Transport
 from milepost.messages.bus.zeromq import Peer, ZmqTransport
 from milepost.messages.errors import BusClosed, ProtocolError, Undelivered
 from milepost.messages.limits import BusLimits
 from milepost.messages.shared import Message
+from milepost.messages.supervisor import Refused, Tapped, TapRead
 
 TURN_MESSAGES: Final = 32
 """Messages taken in a row before the loop's other tasks get their turn."""
@@ -68,6 +70,7 @@ class Bus:
         self._returning = Returning(
             self._loop, self._links.send_released, self._mailbox.send_released
         )
+        self._taps = Taps(self._host)
         self._receiver: Future[None] | None = None
         self._receiving = False
         self._turn = 0
@@ -285,11 +288,15 @@ class Bus:
         self._mailbox.flush()
 
     def _do_what_is_due(self, now: float) -> float:
-        parts = (self._mailbox, self._replies, self._packing.lender, self._links)
+        parts = (self._mailbox, self._replies, self._packing.lender, self._links, self._taps)
         for part in parts:
             if part.due <= now:
                 part.tick(now)
         return min(part.due for part in parts)
+
+    def read_tap(self, wanted: TapRead) -> Tapped | Refused:
+        """Copies of our traffic for somebody who looks (see `tapping`)."""
+        return self._taps.read(wanted)
 
     def statistics(self) -> BusStatistics:
         """Where everything stands, now."""

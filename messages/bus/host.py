@@ -8,7 +8,8 @@ from hashlib import blake2b
 from itertools import count
 from time import time_ns
 
-from milepost.messages.bus.transport import Transport
+from milepost.messages.bus.delivery import Kind
+from milepost.messages.bus.transport import Frames, Transport
 from milepost.messages.envelope import PROTOCOL
 from milepost.messages.limits import BusLimits
 from milepost.messages.msgpacking import packer
@@ -38,6 +39,8 @@ class Host:
     """The peer does not read the shared memory of these messages of ours any more."""
     peer_restarted: Callable[[str], None]
     """A new incarnation of this peer was heard."""
+    copy: Callable[[str, str, Kind, Frames, bool], None] | None = None
+    """(peer, type, kind, frames from the header on, outgoing): set while somebody taps this bus."""
     ids: count[int] = field(init=False)
 
     def __post_init__(self) -> None:

@@ -87,6 +87,8 @@ class Mailbox:
         source.untaken.append(entry)
         self.entries.append(entry)
         self.num_received += 1
+        if self.host.copy is not None:
+            self.host.copy(header.source, header.type, delivery.kind, frames[1:], False)  # noqa: FBT003
         self._bound()
         self._arrived()
 

@@ -124,6 +124,8 @@ class Outbound:
         self.unacked.append(sent)
         self._unacked_bytes += sent.num_bytes
         self.num_sent += 1
+        if self.host.copy is not None:
+            self.host.copy(self.peer, sent.type, sent.kind, sent.frames, True)  # noqa: FBT003
         self._put(sent, self.host.clock())
 
     def _put(self, sent: Sent, now: float) -> None:
@@ -191,6 +193,8 @@ class Outbound:
             if header.sequence > self.answers.received and self.answers.is_new_gap():
                 self._probe(self.last_heard)
             return
+        if self.host.copy is not None:
+            self.host.copy(self.peer, header.type, delivery.kind, frames, False)  # noqa: FBT003
         sent = self.asks.pop(header.cause, None)
         if sent is None and delivery.kind is Kind.REFUSED:
             sent = next((one for one in self.unacked if one.id == header.cause), None)

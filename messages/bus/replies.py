@@ -57,6 +57,8 @@ class Replies:
         source.reply_sequence += 1
         header = self.host.header(encoded.type, message_id, entry.header.id, sequence)
         frames: Frames = (header, *encoded.frames())
+        if self.host.copy is not None:
+            self.host.copy(source.name, encoded.type, kind, frames, True)  # noqa: FBT003
         reply = Reply(kind, sequence, frames, entry.deadline, settle)
         source.replies.append(reply)
         self.owing[source.route] = source

@@ -50,6 +50,12 @@ def custom(name: str, core: str, options: str = "", **keys: object) -> str:
     return "\n".join(lines) + "\n"
 
 
+def environment() -> dict[str, str]:
+    """Ours, with the tests' folder in front of the path: actors are `proc.trivial:...` there."""
+    paths = [str(TESTS), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
+
+
 class Running:
     """One supervisor process and its run folder."""
 
@@ -70,7 +76,7 @@ class Running:
             ],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            env={**os.environ, "PYTHONPATH": str(TESTS)},
+            env=environment(),
             start_new_session=True,
         )
         self.output = b""

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 import tomllib
 from pathlib import Path
 
 import pytest
-from proc.runs import TESTS, custom, topology
+from proc.runs import custom, environment, topology
 
 from milepost.configs.load import decode, load_topology
 from milepost.launch.cache import cached_folder
@@ -23,15 +22,10 @@ FAILING = custom("worker", "worker", "steps = 1000", significant=True) + custom(
 
 
 def milepost(folder: Path, *words: str, timeout_s: float = 100) -> subprocess.CompletedProcess[str]:
-    environment = {
-        **os.environ,
-        "PYTHONPATH": str(TESTS),
-        "MILEPOST_CACHE": str(folder / "cache"),
-    }
     return subprocess.run(
         [str(Path(sys.executable).with_name("milepost")), *words],
         cwd=folder,
-        env=environment,
+        env={**environment(), "MILEPOST_CACHE": str(folder / "cache")},
         capture_output=True,
         text=True,
         timeout=timeout_s,

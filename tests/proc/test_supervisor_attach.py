@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import secrets
 import signal
 import subprocess
@@ -13,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import zmq
-from proc.runs import TESTS, Running, custom, leftovers, running, topology
+from proc.runs import Running, custom, environment, leftovers, running, topology
 
 WORKER = custom("worker", "worker", "steps = 1000000\nstep_s = 0.05", significant=True)
 ACTORS = WORKER + custom("idle", "idle")
@@ -28,7 +27,7 @@ def milepost(*words: str, cwd: Path | None = None) -> subprocess.CompletedProces
         timeout=30,
         check=False,
         cwd=cwd,
-        env={**os.environ, "PYTHONPATH": str(TESTS)},
+        env=environment(),
     )
 
 

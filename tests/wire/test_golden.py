@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 
@@ -64,7 +65,7 @@ def test_the_fingerprint_is_the_same_in_every_process() -> None:
     prints = {
         subprocess.run(
             [sys.executable, "-P", "-c", command],
-            env={"PYTHONHASHSEED": seed},
+            env={**os.environ, "PYTHONHASHSEED": seed},
             capture_output=True,
             text=True,
             check=True,
