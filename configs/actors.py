@@ -54,11 +54,26 @@ class AgentConfig(Config, kw_only=True):
     restart: RestartConfig = RestartConfig(policy="permanent")
 
 
+class TreeConfig(Config, kw_only=True):
+    """`[actors.session.tree]`: of `history = "tree"`."""
+
+    nodes_max: Positive = 1024
+    """Generations of one session, all branches together."""
+    tokens_max: Positive = 1 << 20
+    """Tokens that the branches of one session hold, and those of the rows it delivers."""
+    leaf_picker: str = "drop_retries"
+    """Which branches are trained: `drop_retries`, `keep_all`, or `module:function(leaves)`."""
+    leaf_post_processor: str = "train_once"
+    """Which replies each of them trains: `train_once`, or `module:function(leaves)`."""
+
+
 class SessionConfig(Config, kw_only=True):
     """`[actors.session]`"""
 
     replicas: Positive = 1
     history: Literal["linear", "tree"] = "linear"
+    """linear: one row, which only grows; tree: requests may branch off any earlier reply."""
+    tree: TreeConfig = TreeConfig()
     matcher: str = "strict"
     sessions_max: Positive = 8192
     render_workers: NonNegative = 1
@@ -67,7 +82,7 @@ class SessionConfig(Config, kw_only=True):
     """Variables of the chat template (`enable_thinking`, ...), the same for every conversation."""
     engine_patience_s: PositiveFloat = 60.0
     """How long a turn is tried again while engines die, restart or cannot serve."""
-    restart: RestartConfig = RestartConfig()
+    restart: RestartConfig = RestartConfig(policy="permanent")
 
 
 class EngineConfig(Config, kw_only=True):

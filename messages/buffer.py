@@ -38,9 +38,12 @@ class IssueEnded(Message, kw_only=True):
 
 
 class TrajectoryFinished(Message, kw_only=True):
-    """One trajectory, from a session."""
+    """One trajectory, from a session, with all its rows."""
 
     trajectory: Trajectory
+    """Its first row."""
+    others: tuple[Trajectory, ...] = ()
+    """Its further rows, in order."""
 
 
 class TrajectoriesFinished(Message, kw_only=True):
@@ -68,14 +71,15 @@ class Batch(Message, kw_only=True):
 
     step: NonNegative
     trajectories: tuple[Trajectory, ...]
+    """Rows: a trajectory of several may have them on several ranks."""
     group_ids: tuple[str, ...]
     """All groups of the batch, over all ranks."""
     num_trajectories: NonNegative
-    """Over all ranks; the normaliser of per-sample aggregation."""
+    """Over all ranks, each once however many rows it has; normalises per-sample aggregation."""
     num_loss_tokens: NonNegative
     """Over all ranks; the normaliser of per-token aggregation."""
     minibatch_of: tuple[NonNegative, ...]
-    """For each trajectory of this rank, the optimizer step (minibatch) it belongs to."""
+    """For each row of this rank, the optimizer step (minibatch) it belongs to."""
     minibatch_loss_tokens: tuple[NonNegative, ...]
     """For each minibatch, loss tokens over all ranks."""
     minibatch_trajectories: tuple[NonNegative, ...]

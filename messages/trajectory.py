@@ -41,6 +41,8 @@ class TurnBoundary(Struct, frozen=True, kw_only=True):
     """xxh3-128 hex of the little-endian int32 token ids [0, end)."""
     engine: str
     """Name of the engine that generated it."""
+    trained: bool = True
+    """False: the reply carries no loss in this row; another row of its trajectory trains it."""
 
 
 class Certificate(Struct, frozen=True, kw_only=True):
@@ -52,10 +54,16 @@ class Certificate(Struct, frozen=True, kw_only=True):
     sampling: SamplingParams
     canonical_mismatch: str | None = None
     """First difference between the row and a canonical re-rendering; a diagnostic, no verdict."""
+    seal: str = ""
+    """xxh3-128 hex over everything that the session said of the row, `milepost.actors.seal`."""
 
 
 class Trajectory(Struct, frozen=True, kw_only=True):
-    """One trajectory, T tokens long. Arrays are row-major, little-endian."""
+    """One row of a trajectory, T tokens long. Arrays are row-major, little-endian.
+
+    Most trajectories have one row. A session that branched has several: they share name, verdict
+    and reward, count once in the statistics of their group, and train each reply once.
+    """
 
     trajectory_id: str
     group_id: str
@@ -80,6 +88,12 @@ class Trajectory(Struct, frozen=True, kw_only=True):
     """Rewards of all members of the group; the buffer fills it in when the group is complete."""
     group_size: Positive = 1
     num_sampled_tokens: NonNegative = 0
+    row: NonNegative = 0
+    """Number of this row in its trajectory."""
+    num_rows: Positive = 1
+    """Of the trajectory."""
+    trajectory_loss_tokens: NonNegative = 0
+    """Tokens with loss in all rows of the trajectory; 0 when it has one row."""
     metrics: dict[str, float] = {}
     """Numbers the agent reported (`solved`, `turns`, ...)."""
     metadata: dict[str, Any] = {}

@@ -31,7 +31,9 @@ ERRORS: Final = "errors.txt"
 class Target(Struct, frozen=True):
     """One thing to load."""
 
-    kind: Literal["agent", "prompts", "reward", "matcher", "filter", "create", "core", "device"]
+    kind: Literal[
+        "agent", "prompts", "reward", "matcher", "leaves", "filter", "create", "core", "device"
+    ]
     path: str
     """`module:name`, or a device."""
     where: str
@@ -55,6 +57,7 @@ CALLS: Final[dict[str, tuple[str, ...]]] = {
     "prompts": ("split", "seed", "options"),
     "reward": ("given",),
     "matcher": ("stored", "replayed"),
+    "leaves": ("leaves",),
     "filter": ("rewards",),
     "create": ("folder", "seed", "options"),
     "core": ("context",),

@@ -286,7 +286,7 @@ class Batches:
             step=cut.step,
             trajectories=tuple(piece.trajectory for piece in mine),
             group_ids=cut.group_ids,
-            num_trajectories=len(everything),
+            num_trajectories=sum(piece.trajectory.row == 0 for piece in everything),
             num_loss_tokens=sum(piece.loss_tokens for piece in everything),
             minibatch_of=tuple(piece.minibatch for piece in mine),
             minibatch_loss_tokens=tuple(
@@ -294,7 +294,8 @@ class Batches:
                 for index in minibatches
             ),
             minibatch_trajectories=tuple(
-                sum(piece.minibatch == index for piece in everything) for index in minibatches
+                sum(piece.minibatch == index and piece.trajectory.row == 0 for piece in everything)
+                for index in minibatches
             ),
             metrics=cut.metrics,
             wait_s=wait_s,

@@ -16,6 +16,7 @@ Dies: when its journal cannot be written, or a filter of the user's fails.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from milepost.actors.buffer.batches import Batches
@@ -143,9 +144,9 @@ class Buffer:
     ) -> list[Effect]:
         match message:
             case TrajectoryFinished():
-                return self._arrived((message.trajectory,), now_s)
+                return self._arrived([(message.trajectory, *message.others)], now_s)
             case TrajectoriesFinished():
-                return self._arrived(message.trajectories, now_s)
+                return self._arrived([(row,) for row in message.trajectories], now_s)
             case GroupOpened():
                 return self._opened(message, now_s)
             case GroupResized():
@@ -201,19 +202,21 @@ class Buffer:
         assembly.size = message.size
         return self._completed((assembly,))
 
-    def _arrived(self, trajectories: Sequence[Trajectory], now_s: float) -> list[Effect]:
+    def _arrived(self, members: Sequence[tuple[Trajectory, ...]], now_s: float) -> list[Effect]:
+        """Members of groups, each with all its rows: they come in one message, or not at all."""
         touched: dict[str, Assembly] = {}
-        for trajectory in trajectories:
+        for rows in members:
+            trajectory = rows[0]
             name = trajectory.group_id
             known = self._holds(name) or name in self.fates.trained or name in self.fates.gone
             assembly = self.assembling.get(name)
             if known or (assembly and trajectory.trajectory_id in assembly.members):
-                self.waste.add("late_duplicate", (trajectory,))
+                self.waste.add("late_duplicate", rows)
                 continue
             if assembly is None:
                 assembly = Assembly(name, now_s, size=1 if self.settings.imports else 0)
                 self.assembling[name] = assembly
-            assembly.members[trajectory.trajectory_id] = trajectory
+            assembly.members[trajectory.trajectory_id] = rows
             touched[name] = assembly
         return self._completed(tuple(touched.values()))
 
@@ -263,7 +266,7 @@ class Buffer:
         """Let a group go, unless a batch has it already."""
         name = message.group_id
         if assembly := self.assembling.pop(name, None):
-            self.waste.add("abandoned", tuple(assembly.members.values()))
+            self.waste.add("abandoned", tuple(chain.from_iterable(assembly.members.values())))
         if name in self.fates.trained or self.batches.was_handed(name):
             return []
         if name in self.storing:

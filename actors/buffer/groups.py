@@ -18,7 +18,8 @@ class Assembly:
     group_id: str
     since_s: float
     size: int = 0
-    members: dict[str, Trajectory] = field(default_factory=dict)
+    members: dict[str, tuple[Trajectory, ...]] = field(default_factory=dict)
+    """The rows of each."""
 
     @property
     def is_complete(self) -> bool:
@@ -32,16 +33,22 @@ class StoredGroup:
 
     group_id: str
     trajectories: tuple[Trajectory, ...]
+    """Every row of every member, in order."""
     versions: Versions | None
     num_tokens: int
-    """Prompt, tool and sampled tokens of all members."""
+    """Prompt, tool and sampled tokens of all rows."""
     loss_tokens: tuple[int, ...]
-    """For each member, tokens with loss mask 1."""
+    """For each row, tokens with loss mask 1."""
+
+    @property
+    def members(self) -> tuple[Trajectory, ...]:
+        """The first row of each member: a member counts once, however many rows it has."""
+        return tuple(trajectory for trajectory in self.trajectories if trajectory.row == 0)
 
     @property
     def rewards(self) -> tuple[float, ...]:
         """In the order of the members."""
-        return tuple(trajectory.reward for trajectory in self.trajectories)
+        return tuple(trajectory.reward for trajectory in self.members)
 
     @property
     def num_loss_tokens(self) -> int:
@@ -49,15 +56,16 @@ class StoredGroup:
         return sum(self.loss_tokens)
 
 
-def complete_group(group_id: str, members: Iterable[Trajectory]) -> StoredGroup:
-    """Order the members by name and tell each the rewards of all."""
-    ordered = sorted(members, key=lambda trajectory: _order(trajectory.trajectory_id))
-    rewards = tuple(trajectory.reward for trajectory in ordered)
+def complete_group(group_id: str, members: Iterable[tuple[Trajectory, ...]]) -> StoredGroup:
+    """Order the members by name and tell each row the rewards of all members."""
+    ordered = sorted(members, key=lambda rows: _order(rows[0].trajectory_id))
+    rewards = tuple(rows[0].reward for rows in ordered)
     return stored_group(
         group_id,
         tuple(
-            msgspec.structs.replace(trajectory, group_rewards=rewards, group_size=len(ordered))
-            for trajectory in ordered
+            msgspec.structs.replace(row, group_rewards=rewards, group_size=len(ordered))
+            for rows in ordered
+            for row in rows
         ),
     )
 

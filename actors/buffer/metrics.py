@@ -12,8 +12,8 @@ from milepost.messages.shared import Status
 
 def batch_metrics(groups: Sequence[StoredGroup], success_metric: str) -> dict[str, float]:
     """What the trained groups are like: rewards, lengths, spread, success."""
-    trajectories = [trajectory for group in groups for trajectory in group.trajectories]
-    lengths = [float(count) for group in groups for count in group.loss_tokens]
+    trajectories = [trajectory for group in groups for trajectory in group.members]
+    lengths = [float(count) for group in groups for count in _response_lengths(group)]
     truncated = sum(trajectory.status is Status.TRUNCATED for trajectory in trajectories)
     metrics = {
         "rollout/raw_reward": fmean(trajectory.reward for trajectory in trajectories),
@@ -29,6 +29,14 @@ def batch_metrics(groups: Sequence[StoredGroup], success_metric: str) -> dict[st
     if solved:
         metrics[f"rollout/{success_metric}"] = fmean(solved)
     return metrics
+
+
+def _response_lengths(group: StoredGroup) -> list[int]:
+    """Loss tokens of each member, all its rows together."""
+    lengths: dict[str, int] = {}
+    for row, count in zip(group.trajectories, group.loss_tokens, strict=True):
+        lengths[row.trajectory_id] = lengths.get(row.trajectory_id, 0) + count
+    return list(lengths.values())
 
 
 def _spread_metrics(groups: Sequence[StoredGroup]) -> dict[str, float]:

@@ -17,7 +17,7 @@ from milepost.messages.trajectory import Trajectory
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """One trajectory's place in the batch."""
+    """One row's place in the batch."""
 
     trajectory: Trajectory
     minibatch: int

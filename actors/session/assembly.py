@@ -1,13 +1,17 @@
-"""Row to trajectory: what training gets, with its certificate."""
+"""Rows of a finished session: what training gets, with its certificate."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import xxhash
+from msgspec.structs import replace
 
 from milepost.actors.arrays import to_bulk
+from milepost.actors.seal import sealed
+from milepost.actors.session.leaves import LeafFault, LeafRules, leaf_of
 from milepost.actors.session.text.conversation import conversation_row
 from milepost.actors.session.text.mismatch import compare_rows
 from milepost.actors.session.text.template import RenderFailed
@@ -17,42 +21,113 @@ from milepost.messages.trajectory import Certificate, Provenance, Trajectory, Tu
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from numpy.typing import NDArray
+
+    from milepost.actors.session.leaves import Leaf
+    from milepost.actors.session.record import Branch
     from milepost.actors.session.row import TokenRow
     from milepost.actors.session.text.rendering import Renderer
     from milepost.messages.session import FinishTrajectory, SessionSpec
     from milepost.messages.shared import ChatMessage, Prompt
 
 
-def assemble(
-    spec: SessionSpec,
-    row: TokenRow,
-    verdict: FinishTrajectory,
-    renderer: Renderer,
-    *,
-    mismatch: str | None,
-    metadata: dict[str, Any],
-) -> Trajectory:
-    """The finished trajectory. Its arrays are views of the row, which must not change any more."""
-    truncated = bool(metadata["limit"])
-    sampled = row.provenance == Provenance.SAMPLED
-    return Trajectory(
-        trajectory_id=spec.trajectory_id,
-        group_id=spec.group_id,
-        prompt_id=spec.prompt_id,
-        status=Status.TRUNCATED if truncated else verdict.status,
-        reward=verdict.reward,
-        token_ids=to_bulk(row.token_ids, "int32"),
-        loss_mask=to_bulk(sampled.view(np.uint8), "uint8"),
-        logprobs=to_bulk(row.logprobs, "float32"),
-        provenance=to_bulk(row.provenance, "uint8"),
-        spans=tuple(row.spans),
-        turns=tuple(row.turns),
-        certificate=_certificate(renderer, spec.sampling, mismatch),
-        group_size=spec.group_size,
-        num_sampled_tokens=int(np.count_nonzero(sampled)),
-        metrics=verdict.metrics,
-        metadata=metadata,
-    )
+@dataclass(frozen=True, slots=True)
+class RowRules:
+    """How the branches of a session become rows."""
+
+    leaves: LeafRules = field(default_factory=LeafRules)
+    tokens_max: int = 1 << 20
+    """Of all rows of one trajectory together, when there are several."""
+
+    @property
+    def has_foreign_hooks(self) -> bool:
+        """Whether user code takes part, whose cost nobody knows."""
+        return self.leaves.is_foreign
+
+
+@dataclass(frozen=True, slots=True)
+class RowMaker:
+    """Makes the rows of one finished session."""
+
+    spec: SessionSpec
+    verdict: FinishTrajectory
+    renderer: Renderer
+    limit: str
+    """The bound that refused its last turn; empty: none."""
+    metadata: dict[str, Any]
+
+    def rows(self, branches: list[Branch], rules: RowRules) -> tuple[Trajectory, ...]:
+        """The rows that are trained, sealed; their arrays are views of the record's.
+
+        Raises:
+            LeafFault: a hook broke its contract, or the rows together are too long.
+        """
+        by_number = {branch.path[-1]: branch for branch in branches}
+        leaves = rules.leaves.choose([leaf_of(branch) for branch in branches])
+        length = sum(leaf.num_tokens for leaf in leaves)
+        if len(leaves) > 1 and length > rules.tokens_max:
+            raise LeafFault(
+                f"the {len(leaves)} rows of this trajectory have {length} tokens, "
+                f"actors.session.tree.tokens_max is {rules.tokens_max}; pick fewer or raise it"
+            )
+        loss_tokens = sum(
+            turn.end - turn.prompt_end
+            for leaf in leaves
+            for number, turn in zip(leaf.path, by_number[leaf.number].row.turns, strict=True)
+            if number in leaf.trained
+        )
+        return tuple(
+            sealed(self._row(by_number[leaf.number], leaf, place, len(leaves), loss_tokens))
+            for place, leaf in enumerate(leaves)
+        )
+
+    def _row(
+        self, branch: Branch, leaf: Leaf, place: int, num_rows: int, loss_tokens: int
+    ) -> Trajectory:
+        row, spec, verdict = branch.row, self.spec, self.verdict
+        sampled = row.provenance == Provenance.SAMPLED
+        mask, turns = sampled.view(np.uint8), tuple(row.turns)
+        if leaf.trained != leaf.path:
+            mask, turns = _partly_trained(mask, row, leaf)
+        limit = self.limit or branch.cut_by
+        metadata = {**leaf.metadata, **self.metadata, "limit": limit}
+        if num_rows > 1:
+            metadata["turns"] = list(leaf.path)
+        mismatch = canonical_mismatch(branch.messages, branch.tools, row, self.renderer)
+        return Trajectory(
+            trajectory_id=spec.trajectory_id,
+            group_id=spec.group_id,
+            prompt_id=spec.prompt_id,
+            status=Status.TRUNCATED if limit else verdict.status,
+            reward=verdict.reward,
+            token_ids=to_bulk(row.token_ids, "int32"),
+            loss_mask=to_bulk(mask, "uint8"),
+            logprobs=to_bulk(row.logprobs, "float32"),
+            provenance=to_bulk(row.provenance, "uint8"),
+            spans=tuple(row.spans),
+            turns=turns,
+            certificate=_certificate(self.renderer, spec.sampling, mismatch),
+            group_size=spec.group_size,
+            num_sampled_tokens=int(np.count_nonzero(sampled)),
+            row=place,
+            num_rows=num_rows,
+            trajectory_loss_tokens=loss_tokens if num_rows > 1 else 0,
+            metrics=verdict.metrics,
+            metadata=metadata,
+        )
+
+
+def _partly_trained(
+    mask: NDArray[np.uint8], row: TokenRow, leaf: Leaf
+) -> tuple[NDArray[np.uint8], tuple[TurnBoundary, ...]]:
+    """Mask and turns where the replies that this row does not train carry no loss."""
+    mask, turns = mask.copy(), []
+    for number, turn in zip(leaf.path, row.turns, strict=True):
+        trained = number in leaf.trained
+        if not trained:
+            mask[turn.prompt_end : turn.end] = 0
+        turns.append(replace(turn, trained=trained))
+    return mask, tuple(turns)
 
 
 def canonical_mismatch(
@@ -98,7 +173,7 @@ def import_conversation(prompt: Prompt, group_id: str, renderer: Renderer) -> Tr
             )
         )
     recorded = row.provenance == Provenance.RECORDED
-    return Trajectory(
+    trajectory = Trajectory(
         trajectory_id=f"{group_id}.0",
         group_id=group_id,
         prompt_id=prompt.prompt_id,
@@ -114,6 +189,7 @@ def import_conversation(prompt: Prompt, group_id: str, renderer: Renderer) -> Tr
         num_sampled_tokens=int(np.count_nonzero(recorded)),
         metadata=prompt.metadata,
     )
+    return sealed(trajectory)
 
 
 def _certificate(renderer: Renderer, sampling: SamplingParams, mismatch: str | None) -> Certificate:

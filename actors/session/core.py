@@ -9,7 +9,7 @@ Invariants:
     SE-1 (own tokens): a row is what engines were sent and what they sampled, in order; nothing in
         it was ever rendered or tokenized twice.
     SE-2 (all or nothing): a turn that is refused, fails or is superseded changes nothing.
-    SE-3 (one turn): a session has at most one turn in flight, the one asked for last.
+    SE-3 (one turn): a linear session has at most one turn in flight, the one asked for last.
     SE-4 (one answer): every question gets exactly one answer; a verdict repeated gets the same.
     SE-5 (bounded): at most sessions_max conversations are held.
 Starts: when tokenizer and template are loaded and the template is proven to append only.
@@ -39,7 +39,6 @@ from milepost.actors.effects import (
 )
 from milepost.actors.session.desk import Desk
 from milepost.actors.session.endings import Endings
-from milepost.actors.session.history import LinearHistory
 from milepost.actors.session.imports import Imports
 from milepost.actors.session.refusal import TurnRefused
 from milepost.actors.session.state import Session, Stage
@@ -59,7 +58,11 @@ from milepost.messages.supervisor import Drain, Drained, PeerRestarted
 from milepost.messages.trainer import VersionPublished
 
 if TYPE_CHECKING:
-    from milepost.actors.session.matchers import Matcher
+    from collections.abc import Callable, Collection
+
+    from milepost.actors.session.record import Record
+
+    NewRecord = Callable[[Collection[str]], Record]
 
 DRAIN_KEY = "drain"
 DRAIN_SHARE = 0.8
@@ -71,13 +74,13 @@ class SessionCore:
 
     Args:
         desk: text, engines and bounds.
-        matcher: when a replayed message is the stored one.
+        new_record: makes an empty record, given the roles that may follow a reply.
         sessions_max: conversations held at once.
     """
 
-    def __init__(self, desk: Desk, *, matcher: Matcher, sessions_max: int) -> None:
+    def __init__(self, desk: Desk, *, new_record: NewRecord, sessions_max: int) -> None:
         self._desk = desk
-        self._matcher = matcher
+        self._new_record = new_record
         self._sessions_max = sessions_max
         self._sessions: dict[str, Session] = {}
         self._turns = Turns(desk)
@@ -171,8 +174,7 @@ class SessionCore:
         family = self._desk.renderer.family
         stops = tuple(dict.fromkeys((*spec.sampling.stop_token_ids, *family.stop_token_ids)))
         spec = replace(spec, sampling=replace(spec.sampling, stop_token_ids=stops))
-        history = LinearHistory(self._matcher, family.appended_roles)
-        return Session(spec, history, source, now_s)
+        return Session(spec, self._new_record(family.appended_roles), source, now_s)
 
     def _make_room(self, added: int, now_s: float) -> list[Effect]:
         """Close sessions that nobody has used for longer than an episode may last."""
@@ -183,7 +185,7 @@ class SessionCore:
             session
             for session in self._sessions.values()
             if now_s - session.active_s > session.spec.limits.seconds_max
-            and session.flight is None
+            and not session.flights
             and session.ending is None
         ]
         effects: list[Effect] = []
@@ -209,7 +211,7 @@ class SessionCore:
         """Forget a session: what is in flight stops, what waits is answered."""
         effects = self._turns.stop(session, reason)
         effects += self._endings.drop(session, reason)
-        self._desk.counters.tokens_wasted += session.sampled_tokens
+        self._desk.counters.tokens_wasted += session.record.num_sampled_tokens
         del self._sessions[session.spec.trajectory_id]
         return effects + self._desk.leave_engine(session, now_s)
 
@@ -283,8 +285,7 @@ class SessionCore:
             self._desk.pool.failed_with(actor, "it died", now_s)
         effects: list[Effect] = []
         for session in self._sessions.values():
-            if session.flight is not None and session.flight.request.source == actor:
-                effects += self._turns.stop(session, f"{actor} died")
+            effects += self._turns.stop(session, f"{actor} died", source=actor)
         return effects
 
     def _stop_all(self, reason: str) -> list[Effect]:
@@ -302,7 +303,7 @@ class SessionCore:
 
     def _in_flight(self) -> Counter[Stage]:
         sessions = self._sessions.values()
-        return Counter(session.flight.stage for session in sessions if session.flight)
+        return Counter(one.stage for session in sessions for one in session.flights.values())
 
     # ---- what others see -----------------------------------------------------------------
 
@@ -330,7 +331,7 @@ class SessionCore:
 
     def working_on(self) -> str:
         """Turns by stage, with the oldest of them by name."""
-        flights = [(s.flight, s) for s in self._sessions.values() if s.flight]
+        flights = [(one, s) for s in self._sessions.values() for one in s.flights.values()]
         if not flights:
             busy = len(self._endings) + len(self._imports)
             return f"delivers {busy} trajectories" if busy else "waits for turns"

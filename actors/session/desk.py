@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from milepost.actors.effects import Effect, Tell, Wake
+from milepost.actors.session.assembly import RowRules
 from milepost.actors.session.state import Counters, Session
 from milepost.messages.engine import ForgetSessions
 
@@ -30,6 +31,7 @@ class Desk:
         pool: the engines.
         context_tokens_max: of the model: prompt and reply together.
         patience_s: how long a turn is tried again while engines fail.
+        rules: how branches become rows.
         version: newest published version; older ones must not serve any more.
     """
 
@@ -38,6 +40,7 @@ class Desk:
     pool: EnginePool
     context_tokens_max: int
     patience_s: float
+    rules: RowRules = field(default_factory=RowRules)
     version: int = 0
     counters: Counters = field(default_factory=Counters)
     _serial: int = 0

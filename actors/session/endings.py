@@ -13,12 +13,11 @@ from typing import TYPE_CHECKING
 
 from milepost.actors.effects import Effect, Reply, Request, Tell, Wake
 from milepost.actors.session.state import Ending, Session
-from milepost.actors.session.work import AssembleRow
+from milepost.actors.session.work import AssembleRows, Refusal
 from milepost.messages.buffer import TrajectoryFinished
 from milepost.messages.rollout import TrajectoryLost
 from milepost.messages.session import FinishTrajectory, TrajectorySent
 from milepost.messages.shared import Status
-from milepost.messages.trajectory import Trajectory
 
 if TYPE_CHECKING:
     from milepost.actors.session.desk import Desk
@@ -66,18 +65,17 @@ class Endings:
         session.ending = ending
         metadata = {
             "attempt": session.spec.attempt,
-            "limit": session.limit,
             "session": self.desk.name,
             "engine_moves": list(session.moves),
         }
-        work = AssembleRow(
+        work = AssembleRows(
             self.desk.key("assemble"),
             session.spec,
-            session.row,
-            session.history.messages,
-            session.history.tools,
+            session.record,
             verdict,
+            session.refused_by,
             metadata,
+            self.desk.rules,
         )
         if (done := self.desk.try_inline(work)) is not None:
             return self._assembled(session, done)
@@ -93,7 +91,7 @@ class Endings:
             return f"status {verdict.status.value} has no trajectory"
         if not math.isfinite(verdict.reward):
             return f"the reward is {verdict.reward}, no finite number"
-        if not session.row.turns:
+        if not session.record.num_turns:
             return "no reply was generated in this session"
         return ""
 
@@ -107,20 +105,27 @@ class Endings:
         return self._assembled(session, result)
 
     def _assembled(self, session: Session, result: object) -> list[Effect]:
-        assert isinstance(result, Trajectory)
         assert session.ending is not None
-        self.desk.count_mismatch(result.certificate.canonical_mismatch)
-        session.ending.trajectory = result
+        if isinstance(result, Refusal):
+            return self._give_up(session, result.reason)
+        assert isinstance(result, tuple)
+        counters = self.desk.counters
+        counters.rows += len(result)
+        for row in result:
+            self.desk.count_mismatch(row.certificate.canonical_mismatch)
+        trained = sum(bytes(row.loss_mask.data).count(1) for row in result)
+        counters.tokens_wasted += session.record.num_sampled_tokens - trained
+        session.ending.rows = result
         return self._deliver(session)
 
     def _deliver(self, session: Session) -> list[Effect]:
         ending = session.ending
         assert ending is not None
-        assert ending.trajectory is not None
+        assert ending.rows
         ending.tries += 1
         key = self.desk.key("deliver")
         self._under_way[key] = session
-        message = TrajectoryFinished(trajectory=ending.trajectory)
+        message = TrajectoryFinished(trajectory=ending.rows[0], others=ending.rows[1:])
         return [Tell(session.spec.deliver_to, message, key, confirm=True)]
 
     def taken(self, key: str) -> list[Effect]:
@@ -129,11 +134,10 @@ class Endings:
         ending, spec = session.ending, session.spec
         if ending is None:
             return []
-        assert ending.trajectory is not None
         sent = TrajectorySent(
             trajectory_id=spec.trajectory_id,
-            num_tokens=session.row.length,
-            num_sampled_tokens=ending.trajectory.num_sampled_tokens,
+            num_tokens=sum(row.token_ids.shape[0] for row in ending.rows),
+            num_sampled_tokens=session.record.num_sampled_tokens,
         )
         self._sent[spec.trajectory_id, spec.attempt] = sent
         if len(self._sent) > REMEMBERED_MAX:

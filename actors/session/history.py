@@ -31,7 +31,9 @@ class Plan:
     """Messages that come after them, before the new reply."""
     tools: list[dict[str, Any]]
     is_retry: bool
-    """The newest turn is thrown away."""
+    """Another reply was generated at this place; a linear history throws it away."""
+    parent: int | None = None
+    """Tree only: number of the turn that it continues."""
 
 
 class LinearHistory:
@@ -74,7 +76,7 @@ class LinearHistory:
                 f"the tools are part of the history: it began with {_names(self.tools)}, the "
                 f"request has {_names(tools)}; a linear session cannot change them",
             )
-        self._check_appended(plan)
+        check_appended(plan, self._appended_roles)
         if self.truncated and not plan.is_retry:
             raise TurnRefused(
                 "truncated",
@@ -124,15 +126,6 @@ class LinearHistory:
                 )
         return Plan(base_turns, base_messages, messages[base_messages:], tools, is_retry=True)
 
-    def _check_appended(self, plan: Plan) -> None:
-        for offset, message in enumerate(plan.appended):
-            if message["role"] not in self._appended_roles:
-                raise TurnRefused(
-                    "bad_request",
-                    f"messages[{plan.base_messages + offset}] has role {message['role']!r}, which "
-                    f"cannot follow a reply; allowed are {', '.join(sorted(self._appended_roles))}",
-                )
-
     def _told(self, messages: Sequence[ChatMessage], matched: int, discarded: int) -> str:
         text = (
             f"the request repeats {matched} of the {len(self.messages)} messages of this session "
@@ -143,6 +136,21 @@ class LinearHistory:
             field = first_difference(self.messages[matched], messages[matched])
             text += f"; messages[{matched}] differs in {field or 'the eyes of the matcher'}"
         return text
+
+
+def check_appended(plan: Plan, appended_roles: Collection[str]) -> None:
+    """Refuse a role that cannot follow a reply.
+
+    Raises:
+        TurnRefused: kind bad_request; names the message.
+    """
+    for offset, message in enumerate(plan.appended):
+        if message["role"] not in appended_roles:
+            raise TurnRefused(
+                "bad_request",
+                f"messages[{plan.base_messages + offset}] has role {message['role']!r}, which "
+                f"cannot follow a reply; allowed are {', '.join(sorted(appended_roles))}",
+            )
 
 
 def _names(tools: Sequence[dict[str, Any]]) -> str:

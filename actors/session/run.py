@@ -8,19 +8,27 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
+from milepost.actors.session.assembly import RowRules
 from milepost.actors.session.core import SessionCore
 from milepost.actors.session.desk import Desk
 from milepost.actors.session.engines import EnginePool
 from milepost.actors.session.families import make_family
+from milepost.actors.session.history import LinearHistory
+from milepost.actors.session.leaves import LeafRules
 from milepost.actors.session.matchers import resolve_matcher
+from milepost.actors.session.record import LinearRecord
 from milepost.actors.session.text.rendering import Renderer
 from milepost.actors.session.text.template import load_template
 from milepost.actors.session.text.tokenizer import load_tokenizer
+from milepost.actors.session.tree import TreeRecord
 from milepost.actors.session.work import TextWork
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Collection
+
     from milepost.actors.context import ActorContext
     from milepost.actors.effects import Work
+    from milepost.actors.session.record import Record
     from milepost.configs.actors import SessionConfig
     from milepost.configs.run import ModelConfig
 
@@ -45,10 +53,9 @@ async def run(context: ActorContext) -> None:
         pool=EnginePool(context.topology.names("engine"), context.index),
         context_tokens_max=model.context_tokens_max,
         patience_s=config.engine_patience_s,
+        rules=row_rules(config),
     )
-    core = SessionCore(
-        desk, matcher=resolve_matcher(config.matcher), sessions_max=config.sessions_max
-    )
+    core = SessionCore(desk, new_record=record_maker(config), sessions_max=config.sessions_max)
     facts = {
         "family": renderer.family.name,
         "family_verified": renderer.family.verified,
@@ -69,6 +76,34 @@ async def run(context: ActorContext) -> None:
         await context.serve(core, facts=facts, perform=perform)
     finally:
         threads.shutdown(cancel_futures=True)
+
+
+def record_maker(config: SessionConfig) -> Callable[[Collection[str]], Record]:
+    """Makes empty records of the kind that `[actors.session]` asks for, given appended roles.
+
+    Raises:
+        ValueError: the matcher is not known.
+    """
+    matcher = resolve_matcher(config.matcher)
+    tree = config.tree
+
+    def linear(roles: Collection[str]) -> Record:
+        return LinearRecord(LinearHistory(matcher, roles))
+
+    def branching(roles: Collection[str]) -> Record:
+        return TreeRecord(matcher, roles, nodes_max=tree.nodes_max, tokens_max=tree.tokens_max)
+
+    return linear if config.history == "linear" else branching
+
+
+def row_rules(config: SessionConfig) -> RowRules:
+    """How finished sessions become rows.
+
+    Raises:
+        ValueError: a leaf hook is not known.
+    """
+    tree = config.tree
+    return RowRules(LeafRules(tree.leaf_picker, tree.leaf_post_processor), tree.tokens_max)
 
 
 def load_renderer(model: ModelConfig, config: SessionConfig) -> Renderer:

@@ -7,11 +7,11 @@ from enum import Enum
 from typing import TYPE_CHECKING, Final
 
 from milepost.actors.session.families import Seam
-from milepost.actors.session.row import TokenRow
 
 if TYPE_CHECKING:
     from milepost.actors.effects import Request
-    from milepost.actors.session.history import LinearHistory, Plan
+    from milepost.actors.session.history import Plan
+    from milepost.actors.session.record import Record
     from milepost.actors.session.row import SampledReply
     from milepost.actors.session.text.rendering import Piece
     from milepost.messages.session import FinishTrajectory, SessionSpec
@@ -52,6 +52,8 @@ class Flight:
     """The limit that a reply has reached when it is cut off at `sampling.tokens_max`."""
     request_id: str = ""
     """Of the newest try."""
+    engine: str = ""
+    """That the newest try went to."""
     tries: int = 0
     failing_since_s: float | None = None
     reply: SampledReply | None = None
@@ -65,48 +67,44 @@ class Ending:
     verdict: FinishTrajectory
     waiting: list[Request] = field(default_factory=list)
     """Who asked, perhaps more than once."""
-    trajectory: Trajectory | None = None
+    rows: tuple[Trajectory, ...] = ()
+    """Of the trajectory, once they are assembled."""
     tries: int = 0
 
 
 @dataclass(slots=True, eq=False)
 class Session:
-    """One conversation. Its row and history change only when a turn is committed."""
+    """One conversation. Its record changes only when a turn is committed."""
 
     spec: SessionSpec
-    history: LinearHistory
+    record: Record
     opened_by: str
     active_s: float
     """When it was last opened, asked or committed."""
-    row: TokenRow = field(default_factory=TokenRow)
     epoch: int = 0
     """Generations asked for so far."""
     engine: str = ""
     moves: list[str] = field(default_factory=list)
     """Why the session left an engine, each time."""
-    flight: Flight | None = None
+    flights: dict[int, Flight] = field(default_factory=dict)
+    """Turns between request and reply, by epoch; at most one unless the record takes several."""
     refused_by: str = ""
     """The bound that refused a turn, if no turn was committed since."""
-    cut_by: str = ""
-    """The bound that cut off the newest reply."""
     ending: Ending | None = None
 
-    @property
-    def limit(self) -> str:
-        """The bound this conversation ran into: its trajectory is truncated. Empty: none."""
-        return self.refused_by or self.cut_by
-
-    @property
-    def sampled_tokens(self) -> int:
-        """Tokens of its replies."""
-        return sum(turn.end - turn.prompt_end for turn in self.row.turns)
+    def has(self, flight: Flight) -> bool:
+        """False when the turn was stopped meanwhile."""
+        return self.flights.get(flight.epoch) is flight
 
     def validate(self) -> None:
-        """Assert what holds between row, history and turn in flight; costs the whole row."""
-        self.row.validate()
-        assert len(self.row.turns) == len(self.history.ends), "row and history differ in turns"
-        assert self.flight is None or self.flight.epoch == self.epoch, "SE-3 (one turn)"
-        assert self.flight is None or self.ending is None, "a session with a verdict generates"
+        """Assert what holds between record and turns in flight; costs every token."""
+        self.record.validate()
+        assert len(self.flights) <= 1 or self.record.takes_parallel, "SE-3 (one turn)"
+        for epoch, flight in self.flights.items():
+            assert epoch == flight.epoch <= self.epoch, "SE-3 (one turn): a flight is misfiled"
+        if not self.record.takes_parallel:
+            assert not self.flights or self.epoch in self.flights, "SE-3 (one turn): an older one"
+        assert not self.flights or self.ending is None, "a session with a verdict generates"
 
 
 @dataclass(slots=True)
@@ -118,10 +116,14 @@ class Counters:
     sessions_evicted: int = 0
     turns: int = 0
     retries: int = 0
+    branches: int = 0
+    """Turns of tree sessions that left the newest conversation."""
     tokens_sampled: int = 0
     tokens_wasted: int = 0
-    """Sampled for a turn that was superseded, abandoned or tried again."""
+    """Sampled for a turn that was superseded, abandoned or tried again, or a branch not trained."""
     trajectories_sent: int = 0
+    rows: int = 0
+    """Of trajectories that were assembled: more than trajectories when sessions branch."""
     trajectories_lost: int = 0
     conversations_imported: int = 0
     engine_moves: int = 0

@@ -6,6 +6,7 @@ succeeded. A newer request on the same session takes the place of an older one s
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,7 @@ from milepost.actors.arrays import to_bulk
 from milepost.actors.effects import Ask, Effect, Reply, Request, Tell, Wake
 from milepost.actors.session.families import ParsedReply
 from milepost.actors.session.generation import EngineFault, read_generated
+from milepost.actors.session.record import Turn
 from milepost.actors.session.refusal import TurnRefused
 from milepost.actors.session.row import SampledReply
 from milepost.actors.session.state import NO_SEAM, Flight, Session, Stage
@@ -55,8 +57,11 @@ class Turns:
             flight = self._planned(session, turn, request, now_s)
         except TurnRefused as refused:
             return [self._refusal(session, request, refused)]
-        effects = self.stop(session, "a newer request of this session took its place")
-        session.epoch, session.flight, session.active_s = flight.epoch, flight, now_s
+        effects: list[Effect] = []
+        if not session.record.takes_parallel:
+            effects = self.stop(session, "a newer request of this session took its place")
+        session.epoch, session.active_s = flight.epoch, now_s
+        session.flights[flight.epoch] = flight
         return effects + self._render(session, flight, now_s)
 
     def _planned(self, session: Session, turn: ChatTurn, request: Request, now_s: float) -> Flight:
@@ -68,7 +73,12 @@ class Turns:
                 f"of attempt {turn.attempt}",
             )
         check_tools(turn.tools)
-        plan = session.history.plan(check_messages(turn.messages), turn.tools)
+        flights = session.flights.values()
+        plan = session.record.plan(
+            check_messages(turn.messages), turn.tools, in_flight=len(flights)
+        )
+        if session.record.takes_parallel and any(one.plan.parent == plan.parent for one in flights):
+            plan = dataclasses.replace(plan, is_retry=True)
         if plan.base_turns >= spec.limits.turns_max:
             raise TurnRefused(
                 "limit",
@@ -88,20 +98,24 @@ class Turns:
         """Refuse a turn of no session."""
         return [self._refusal(None, request, refused)]
 
-    def stop(self, session: Session, reason: str) -> list[Effect]:
-        """Stop the turn in flight, if there is one; its asker is told why."""
-        flight = session.flight
-        if flight is None:
-            return []
-        session.flight = None
+    def stop(self, session: Session, reason: str, *, source: str = "") -> list[Effect]:
+        """Stop the turns in flight, or those that `source` asked for; the askers are told why."""
+        effects: list[Effect] = []
+        for flight in list(session.flights.values()):
+            if source in ("", flight.request.source):
+                effects += self._stop(session, flight, reason)
+        return effects
+
+    def _stop(self, session: Session, flight: Flight, reason: str) -> list[Effect]:
+        del session.flights[flight.epoch]
         effects = [self._refusal(session, flight.request, TurnRefused("closed", reason))]
         if flight.stage is Stage.GENERATE:
             abort = AbortRequests(request_ids=(flight.request_id,))
-            effects.append(Tell(session.engine, abort))
+            effects.append(Tell(flight.engine, abort))
         return effects
 
     def _fail(self, session: Session, flight: Flight, refused: TurnRefused) -> list[Effect]:
-        session.flight = None
+        del session.flights[flight.epoch]
         return [self._refusal(session, flight.request, refused)]
 
     # ---- render --------------------------------------------------------------------------
@@ -109,9 +123,9 @@ class Turns:
     def _render(self, session: Session, flight: Flight, now_s: float) -> list[Effect]:
         plan, renderer = flight.plan, self.desk.renderer
         if plan.base_turns:
-            calls = session.history.last_calls(plan.base_turns)
+            calls = session.record.last_calls(plan)
             flight.text = renderer.delta(plan.appended, calls, plan.tools)
-            flight.seam = renderer.family.seam(session.row.last_token(plan.base_turns))
+            flight.seam = renderer.family.seam(session.record.last_token(plan))
         else:
             flight.text = renderer.first(plan.appended, plan.tools)
             flight.seam = NO_SEAM
@@ -146,7 +160,7 @@ class Turns:
         """Bound the reply: every limit, and the name of the one that counts."""
         assert flight.piece is not None
         limits, sampling = session.spec.limits, session.spec.sampling
-        base = session.row.base_length(flight.plan.base_turns)
+        base = session.record.base_length(flight.plan)
         seam = len(flight.seam.insert) - flight.seam.drop
         flight.prompt_tokens = base + seam + len(flight.piece.token_ids)
         whole, name = limits.tokens_max, "tokens_max"
@@ -180,7 +194,7 @@ class Turns:
         flight.request_id = f"{spec.trajectory_id}/{spec.attempt}/{flight.epoch}/{flight.tries}"
         key = f"generate/{flight.request_id}"
         self._generating[key] = session, flight
-        prompt = session.row.prompt(flight.plan.base_turns, flight.seam, flight.piece)
+        prompt = session.record.prompt(flight.plan, flight.seam, flight.piece)
         assert len(prompt) == flight.prompt_tokens, f"{len(prompt)} of {flight.prompt_tokens}"
         generate = Generate(
             request_id=flight.request_id,
@@ -191,6 +205,7 @@ class Turns:
         )
         # No bound of ours may be shorter than the episode's: it would cut the longest replies.
         deadline_s = spec.limits.seconds_max
+        flight.engine = session.engine
         return [Ask(session.engine, generate, key, deadline_s)]
 
     def answered(self, key: str, source: str, message: Message, now_s: float) -> list[Effect]:
@@ -198,7 +213,7 @@ class Turns:
         session, flight = self._generating.pop(key)
         if isinstance(message, Generated):
             self.desk.pool.generated(source)
-        if session.flight is not flight:
+        if not session.has(flight):
             # The turn was stopped meanwhile.
             if isinstance(message, Generated):
                 self.desk.counters.tokens_wasted += message.token_ids.shape[0]
@@ -221,7 +236,7 @@ class Turns:
         """An engine is dead, or did not answer."""
         session, flight = self._generating.pop(key)
         self.desk.pool.failed_with(to, reason, now_s)
-        if session.flight is not flight:
+        if not session.has(flight):
             return []
         told = f"{to} did not answer: {reason}"
         return self._again(session, flight, told, now_s, has_failed=True)
@@ -244,7 +259,11 @@ class Turns:
             return self._fail(session, flight, TurnRefused("engine", told))
         # Once round all of them at once; after that they are all dead, and asking on is no help.
         is_first_round = flight.tries < len(self.desk.pool.loads)
-        if has_failed and self._move(session, reason, now_s) and is_first_round:
+        # Another turn of the session may have moved it already.
+        has_moved = has_failed and (
+            session.engine != flight.engine or self._move(session, reason, now_s)
+        )
+        if has_moved and is_first_round:
             return self._generate(session, flight)
         flight.stage = Stage.WAIT
         pause_s = min(BACKOFF_S * 2.0 ** (flight.tries - 1), BACKOFF_S_MAX)
@@ -266,7 +285,7 @@ class Turns:
     def woken(self, key: str) -> list[Effect]:
         """The pause before another try is over."""
         session, flight = self._waiting.pop(key)
-        return self._generate(session, flight) if session.flight is flight else []
+        return self._generate(session, flight) if session.has(flight) else []
 
     # ---- read and commit -----------------------------------------------------------------
 
@@ -302,7 +321,7 @@ class Turns:
     def worked(self, key: str, result: object, error: str, now_s: float) -> list[Effect]:
         """A thread rendered a prompt or read a reply."""
         session, flight = self._works.pop(key)
-        if session.flight is not flight:
+        if not session.has(flight):
             return []
         if error:
             return self._fail(session, flight, TurnRefused("internal", error))
@@ -316,21 +335,22 @@ class Turns:
         assert isinstance(parsed, ParsedReply)
         assert isinstance(flight.reply, SampledReply)
         assert flight.piece is not None
-        assert session.epoch == flight.epoch, f"turn {flight.epoch} commits in {session.epoch}"
-        plan, reply, row = flight.plan, flight.reply, session.row
+        assert session.has(flight), f"turn {flight.epoch} commits after it was stopped"
+        plan, reply = flight.plan, flight.reply
         counters = self.desk.counters
         counters.turns += 1
         counters.tokens_sampled += len(reply.token_ids)
-        if plan.is_retry:
+        if plan.is_retry and session.record.takes_parallel:
+            counters.branches += 1
+        elif plan.is_retry:
             counters.retries += 1
-            counters.tokens_wasted += row.turns[-1].end - row.turns[-1].prompt_end
-        truncated = reply.finish_reason is FinishReason.LENGTH
         message = reply_message(parsed)
-        row.commit(plan.base_turns, flight.seam, flight.piece, reply)
-        session.history.commit(plan, message, truncated=truncated)
+        cut_by = flight.bound if reply.finish_reason is FinishReason.LENGTH else ""
+        turn = Turn(flight.epoch, flight.seam, flight.piece, reply, message, cut_by)
+        counters.tokens_wasted += session.record.commit(plan, turn)
         session.refused_by = ""
-        session.cut_by = flight.bound if truncated else ""
-        session.flight, session.active_s = None, now_s
+        del session.flights[flight.epoch]
+        session.active_s = now_s
         return [
             Reply(
                 flight.request,

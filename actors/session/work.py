@@ -12,15 +12,17 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from milepost.actors.effects import Work
-from milepost.actors.session.assembly import assemble, canonical_mismatch, import_conversation
+from milepost.actors.session.assembly import RowMaker, import_conversation
+from milepost.actors.session.leaves import LeafFault
 from milepost.actors.session.text.template import RenderFailed
 
 if TYPE_CHECKING:
+    from milepost.actors.session.assembly import RowRules
     from milepost.actors.session.families import ParsedReply
-    from milepost.actors.session.row import SampledReply, TokenRow
+    from milepost.actors.session.record import Record
+    from milepost.actors.session.row import SampledReply
     from milepost.actors.session.text.rendering import Piece, Renderer
     from milepost.messages.session import FinishTrajectory, ImportConversations, SessionSpec
-    from milepost.messages.shared import ChatMessage
     from milepost.messages.trajectory import Trajectory
 
 INLINE_BYTES_MAX: Final = 512
@@ -77,31 +79,28 @@ class ReadReply(Work):
 
 
 @dataclass(frozen=True, slots=True)
-class AssembleRow(Work):
-    """The trajectory of a session that has ended; nothing of it changes any more."""
+class AssembleRows(Work):
+    """The trajectory of a session that has ended; nothing of its record changes any more."""
 
     spec: SessionSpec
-    row: TokenRow
-    messages: list[ChatMessage]
-    tools: list[dict[str, Any]]
+    record: Record
     verdict: FinishTrajectory
+    limit: str
+    """The bound that refused its last turn; empty: none."""
     metadata: dict[str, Any]
+    rules: RowRules
 
     def is_small(self) -> bool:
         """Worth no thread."""
-        return self.row.length <= INLINE_TOKENS_MAX
+        return self.record.num_tokens <= INLINE_TOKENS_MAX and not self.rules.has_foreign_hooks
 
-    def carry_out(self, renderer: Renderer) -> Trajectory:
-        """Compare it with a canonical rendering and certify it."""
-        mismatch = canonical_mismatch(self.messages, self.tools, self.row, renderer)
-        return assemble(
-            self.spec,
-            self.row,
-            self.verdict,
-            renderer,
-            mismatch=mismatch,
-            metadata=self.metadata,
-        )
+    def carry_out(self, renderer: Renderer) -> tuple[Trajectory, ...] | Refusal:
+        """Pick its branches, compare each with a canonical rendering, certify it."""
+        maker = RowMaker(self.spec, self.verdict, renderer, self.limit, self.metadata)
+        try:
+            return maker.rows(self.record.branches(), self.rules)
+        except LeafFault as fault:
+            return Refusal(str(fault))
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,4 +132,4 @@ class ImportRows(Work):
         return tuple(rows)
 
 
-TextWork = RenderText | ReadReply | AssembleRow | ImportRows
+TextWork = RenderText | ReadReply | AssembleRows | ImportRows

@@ -1,7 +1,8 @@
 """The trainer's door: what a trajectory must prove before it is trained.
 
 Everything is re-derived from the row itself; nothing is believed because a field says so. A group
-with one bad member is refused whole, and the reason names the contract that failed.
+with one bad member is refused whole, and the reason names the contract that failed, and where. What
+no contract speaks of, the seal does: no field of a row can change on its way without being found.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from milepost.actors.arrays import from_bulk
+from milepost.actors.seal import seal_of
 from milepost.actors.trainer.works import BatchVerdict, DoorRules, Refusal
 from milepost.messages.buffer import Batch
 from milepost.messages.bulk import Bulk
@@ -28,6 +30,7 @@ LOGPROBS = "C3 same log-probs"
 VERSIONS = "C4 same version"
 REWARD = "reward"
 GROUP = "group"
+SEAL = "seal"
 
 LOGPROB_MAX = 1e-3
 """A log-prob is at most 0; rounding of a probability of 1 may lift it by a hair."""
@@ -54,14 +57,17 @@ def check_batch(batch: Batch, rules: DoorRules) -> BatchVerdict:
     """
     refusals: dict[str, Refusal] = {}
     oldest: dict[str, int] = {}
+    rewards: dict[str, tuple[float, ...]] = {}
     for trajectory in batch.trajectories:
         group = trajectory.group_id
         fault = next(faults(trajectory, rules), None)
+        if rewards.setdefault(group, trajectory.group_rewards) != trajectory.group_rewards:
+            fault = f"{GROUP}: rewards {trajectory.group_rewards}, a sibling has {rewards[group]}"
         if fault is not None and group not in refusals:
             reason = f"{fault}: trajectory {trajectory.trajectory_id}"
             refusals[group] = Refusal(group, reason)
-        elif fault is None and trajectory.spans:
-            version = min(span.version for span in trajectory.spans)
+        elif fault is None and (versions := _trained_versions(trajectory)):
+            version = min(versions)
             oldest[group] = min(version, oldest.get(group, version))
     good = {group: version for group, version in oldest.items() if group not in refusals}
     return BatchVerdict(tuple(refusals.values()), good)
@@ -81,10 +87,20 @@ def faults(trajectory: Trajectory, rules: DoorRules) -> Iterator[str]:
         from_bulk(trajectory.provenance),
     )
     yield from _token_faults(trajectory, arrays, rules)
+    yield from _reply_faults(trajectory, arrays, rules)
     yield from _hash_faults(trajectory, arrays)
     if not rules.sft:
         yield from _logprob_faults(trajectory, arrays)
         yield from _version_faults(trajectory, arrays, rules)
+    yield from _row_faults(trajectory, arrays)
+    sealed = trajectory.certificate.seal
+    if (found := seal_of(trajectory)) != sealed:
+        yield f"{SEAL}: the row seals to {found}, its certificate says {sealed or 'nothing'}"
+
+
+def _trained_versions(trajectory: Trajectory) -> list[int]:
+    mask = bytes(trajectory.loss_mask.data)
+    return [span.version for span in trajectory.spans if mask.count(1, span.start, span.end)]
 
 
 def _verdict_faults(trajectory: Trajectory) -> Iterator[str]:
@@ -124,20 +140,52 @@ def _token_faults(trajectory: Trajectory, arrays: Arrays, rules: DoorRules) -> I
         yield f"{TOKENS}: loss mask holds {int(mask.max())}, only 0 and 1 mean anything"
     if mask[0]:
         yield f"{TOKENS}: the first token has loss, but nothing predicts it"
-    trained = Provenance.RECORDED if rules.sft else Provenance.SAMPLED
-    strangers = np.flatnonzero((mask != 0) & (provenance != trained))
+    if int(provenance.max()) > max(Provenance):
+        where = int(provenance.argmax())
+        yield f"{TOKENS}: position {where} has provenance {int(provenance[where])}, there is none"
+
+
+def _reply_faults(trajectory: Trajectory, arrays: Arrays, rules: DoorRules) -> Iterator[str]:
+    """Replies, provenance and mask must tell the same story, token by token."""
+    mask, provenance = arrays.loss_mask, arrays.provenance
+    kind = Provenance.RECORDED if rules.sft else Provenance.SAMPLED
+    strangers = np.flatnonzero((mask != 0) & (provenance != kind))
     if len(strangers):
         where = int(strangers[0])
         yield (
             f"{TOKENS}: position {where} has loss, but its provenance is "
-            f"{int(provenance[where])}, not {trained.value} ({trained.name.lower()})"
+            f"{int(provenance[where])}, not {kind.value} ({kind.name.lower()})"
         )
-    replies = np.zeros(len(ids), dtype=bool)
+    replies = np.zeros(len(mask), dtype=bool)
+    trained = np.zeros(len(mask), dtype=bool)
     for turn in trajectory.turns:
         replies[turn.prompt_end : turn.end] = True
-    homeless = np.flatnonzero((provenance == Provenance.SAMPLED) & ~replies)
-    if len(homeless):
+        trained[turn.prompt_end : turn.end] = turn.trained
+    ours = (provenance == Provenance.SAMPLED) | (provenance == Provenance.RECORDED)
+    if len(homeless := np.flatnonzero(ours & ~replies)):
         yield f"{TOKENS}: position {int(homeless[0])} was sampled, but in no turn's reply"
+    if len(foreign := np.flatnonzero(replies & (provenance != kind))):
+        where = int(foreign[0])
+        told = f"its provenance is {int(provenance[where])}, not {kind.value}"
+        yield f"{TOKENS}: position {where} is in a reply, but {told} ({kind.name.lower()})"
+    if len(holes := np.flatnonzero((mask != 0) != trained)):
+        where = int(holes[0])
+        told = "no turn trains it" if mask[where] else "its turn is trained"
+        yield f"{TOKENS}: position {where} has loss mask {int(mask[where])}, but {told}"
+
+
+def _row_faults(trajectory: Trajectory, arrays: Arrays) -> Iterator[str]:
+    """A trajectory of several rows counts once, so its rows must agree on what it is."""
+    row, rows, whole = trajectory.row, trajectory.num_rows, trajectory.trajectory_loss_tokens
+    own = int(np.count_nonzero(arrays.loss_mask))
+    if row >= rows:
+        yield f"{GROUP}: row {row} of a trajectory of {rows} rows"
+    if (rows == 1 and whole not in (0, own)) or (rows > 1 and whole < own):
+        yield f"{GROUP}: {own} loss tokens in row {row} of {rows}, the trajectory says {whole}"
+    kinds = (Provenance.SAMPLED, Provenance.RECORDED)
+    sampled = int(np.count_nonzero(np.isin(arrays.provenance, kinds)))
+    if sampled != trajectory.num_sampled_tokens:
+        yield f"{TOKENS}: {sampled} sampled tokens, the row says {trajectory.num_sampled_tokens}"
 
 
 def _hash_faults(trajectory: Trajectory, arrays: Arrays) -> Iterator[str]:
@@ -201,6 +249,8 @@ def _version_faults(trajectory: Trajectory, arrays: Arrays, rules: DoorRules) ->
                 f"{VERSIONS}: span [{after.start}, {after.end}) follows "
                 f"[{before.start}, {before.end})"
             )
-    bare = np.flatnonzero((arrays.provenance == Provenance.SAMPLED) & ~covered)
-    if len(bare):
+    sampled = arrays.provenance == Provenance.SAMPLED
+    if len(bare := np.flatnonzero(sampled & ~covered)):
         yield f"{VERSIONS}: position {int(bare[0])} was sampled under no version"
+    if len(idle := np.flatnonzero(covered & ~sampled)):
+        yield f"{VERSIONS}: position {int(idle[0])} has a version, but was not sampled"

@@ -29,6 +29,8 @@ class Row:
     """int64 [N]"""
     advantage: float = 0.0
     temperature: float = 1.0
+    trajectory_loss_tokens: int = 0
+    """Tokens with loss in all rows of its trajectory; 0 when it is the only one."""
 
 
 def read_row(trajectory: Trajectory, algorithm: AlgorithmConfig) -> Row:
@@ -53,6 +55,7 @@ def read_row(trajectory: Trajectory, algorithm: AlgorithmConfig) -> Row:
         versions=versions,
         advantage=advantage,
         temperature=trajectory.certificate.sampling.temperature,
+        trajectory_loss_tokens=trajectory.trajectory_loss_tokens,
     )
 
 

@@ -17,10 +17,16 @@ from pathlib import Path
 
 import msgspec
 
+from milepost.configs.actors import SessionConfig
 from milepost.configs.problem import Problem
 from milepost.configs.topology import Topology
 from milepost.supervisor.checks.check import Finding, Subject
-from milepost.supervisor.checks.parts import FILTERS, MATCHERS
+from milepost.supervisor.checks.parts import (
+    FILTERS,
+    LEAF_PICKERS,
+    LEAF_POST_PROCESSORS,
+    MATCHERS,
+)
 from milepost.supervisor.checks.wiring import is_prompt_file
 from milepost.supervisor.probe import ANSWERS, ERRORS, TARGETS, Fault, Probe, Target
 
@@ -56,8 +62,8 @@ def targets_of(topology: Topology) -> tuple[Target, ...]:
             found.append(Target("reward", data.reward, "$.data.reward"))
     if model is not None and model.create:
         found.append(Target("create", model.create, "$.model.create"))
-    if actors.session is not None and actors.session.matcher not in MATCHERS:
-        found.append(Target("matcher", actors.session.matcher, "$.actors.session.matcher"))
+    if actors.session is not None:
+        found += _session_targets(actors.session)
     if actors.buffer is not None:
         found += [
             Target("filter", path, f"$.actors.buffer.filters[{index}]")
@@ -70,6 +76,16 @@ def targets_of(topology: Topology) -> tuple[Target, ...]:
         if config is not None and config.device != "cpu":
             found.append(Target("device", config.device, f"$.actors.{table}.device"))
     return tuple(found)
+
+
+def _session_targets(session: SessionConfig) -> Iterator[Target]:
+    tree, where = session.tree, "$.actors.session"
+    if session.matcher not in MATCHERS:
+        yield Target("matcher", session.matcher, f"{where}.matcher")
+    if tree.leaf_picker not in LEAF_PICKERS:
+        yield Target("leaves", tree.leaf_picker, f"{where}.tree.leaf_picker")
+    if tree.leaf_post_processor not in LEAF_POST_PROCESSORS:
+        yield Target("leaves", tree.leaf_post_processor, f"{where}.tree.leaf_post_processor")
 
 
 def probe(targets: tuple[Target, ...], deadline_s: float) -> Iterator[tuple[Target, Fault]]:

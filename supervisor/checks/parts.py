@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+from milepost.configs.actors import SessionConfig, TreeConfig
 from milepost.configs.problem import Problem
 from milepost.configs.suggest import did_you_mean
-from milepost.supervisor.checks.check import Finding, Subject
+from milepost.supervisor.checks.check import Finding, Note, Subject
 
 # The registries lie in actors, beside code that the supervisor must not load; a test compares.
 FAMILIES: Final = ("default", "qwen3")
 MATCHERS: Final = ("loose_tool_call", "role_content_only", "strict")
+LEAF_PICKERS: Final = ("drop_retries", "keep_all")
+LEAF_POST_PROCESSORS: Final = ("train_once",)
 FILTERS: Final = ("zero_spread",)
 
 
@@ -24,9 +27,26 @@ def parts_are_known(subject: Subject) -> Iterator[Finding]:
     if topology.actors.session is not None:
         where, matcher = "$.actors.session.matcher", topology.actors.session.matcher
         yield from _word(matcher, "matcher", MATCHERS, where)
+        yield from _history(topology.actors.session)
     if topology.actors.buffer is not None:
         for index, name in enumerate(topology.actors.buffer.filters):
             yield from _word(name, "filter", FILTERS, f"$.actors.buffer.filters[{index}]")
+
+
+def _history(session: SessionConfig) -> Iterator[Finding]:
+    tree, where = session.tree, "$.actors.session.tree"
+    if session.matcher == "role_content_only":
+        yield Note(
+            "role_content_only ignores tool calls: two turns that called different tools and said "
+            "nothing look alike, and what the agent did is trained as what the other one did",
+            "$.actors.session.matcher",
+        )
+    if session.history == "linear" and tree != TreeConfig():
+        what = 'the table has no effect with history = "linear"'
+        yield Problem(what, where, 'set actors.session.history = "tree", or leave the table out')
+    yield from _word(tree.leaf_picker, "leaf picker", LEAF_PICKERS, f"{where}.leaf_picker")
+    name, path = tree.leaf_post_processor, f"{where}.leaf_post_processor"
+    yield from _word(name, "leaf post-processor", LEAF_POST_PROCESSORS, path)
 
 
 def _word(name: str, kind: str, known: tuple[str, ...], where: str) -> Iterator[Finding]:

@@ -67,13 +67,13 @@ class ForgetsWhatWasHandedOut(Buffer):
 class CountsMembersNotNames(Buffer):
     """A member that comes a second time counts as another one (33 of 32)."""
 
-    def _arrived(self, trajectories: Sequence[Trajectory], now_s: float) -> list[Effect]:
-        for trajectory in trajectories:
-            assembly = self.assembling.get(trajectory.group_id)
-            if assembly and trajectory.trajectory_id in assembly.members:
-                assembly.members[f"{trajectory.trajectory_id}'"] = trajectory
+    def _arrived(self, members: Sequence[tuple[Trajectory, ...]], now_s: float) -> list[Effect]:
+        for rows in members:
+            assembly = self.assembling.get(rows[0].group_id)
+            if assembly and rows[0].trajectory_id in assembly.members:
+                assembly.members[f"{rows[0].trajectory_id}'"] = rows
                 return self._completed((assembly,))
-        return super()._arrived(trajectories, now_s)
+        return super()._arrived(members, now_s)
 
 
 class ForgetsTooSoon(Buffer):

@@ -65,6 +65,7 @@ def pack_minibatch(
             aggregation=aggregation,
             minibatch_loss_tokens=minibatch.loss_tokens,
             minibatch_trajectories=minibatch.trajectories,
+            denominators=[row.trajectory_loss_tokens or len(row.loss_positions) for row in chosen],
         )
         packed.append(pack(chosen, weights, device))
     return packed

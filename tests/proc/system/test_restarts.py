@@ -16,15 +16,16 @@ SAME_NATS_MAX = 1e-3
 """Engine and trainer on one CPU compute the same log-probs but for rounding."""
 
 
-def test_a_killed_engine_and_a_killed_agent_come_back_and_nothing_is_lost(
+def test_a_killed_engine_agent_or_session_comes_back_and_nothing_is_lost(
     tmp_path: Path, checkpoint: Path, launch: Launch
 ) -> None:
     """The new engine serves nothing before it has the version that the others count on.
 
     In a synchronous run every token of a step is of the newest version. Had the new engine given
-    out one token of its starting weights, the step would show it, and so would the log-probs.
+    out one token of its starting weights, the step would show it, and so would the log-probs. What
+    a session actor held dies with it: each trajectory is lost by name, and sampled again.
     """
-    steps = 6
+    steps = 7
     start = Start(
         tmp_path, checkpoint, base="lookup_sync", steps=steps, agent=SLOW, options={"seconds": 0.3}
     )
@@ -33,8 +34,10 @@ def test_a_killed_engine_and_a_killed_agent_come_back_and_nothing_is_lost(
     run.kill("engine-0")
     run.until(f"step 4/{steps}")
     run.kill("agent-0")
+    run.until(f"step 5/{steps}")
+    run.kill("session-0")
     assert run.end() == 0, run.text
-    assert run.summary["restarts"] == {"engine-0": 1, "agent-0": 1}
+    assert run.summary["restarts"] == {"engine-0": 1, "agent-0": 1, "session-0": 1}
     check_metrics(run, steps)
     check_balance(run, steps)
     check_order(run)

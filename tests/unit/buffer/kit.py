@@ -48,7 +48,7 @@ def group(name: str, *versions: int, rewards: tuple[float, ...] = (0.0, 1.0)) ->
     """A complete group, one member for each reward."""
     return complete_group(
         name,
-        [row(f"{name}.{at}", *versions, reward=reward) for at, reward in enumerate(rewards)],
+        [(row(f"{name}.{at}", *versions, reward=reward),) for at, reward in enumerate(rewards)],
     )
 
 

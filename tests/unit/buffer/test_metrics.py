@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from msgspec.structs import replace
 from unit.buffer.kit import group, row
 
 from milepost.actors.buffer.groups import complete_group
 from milepost.actors.buffer.metrics import batch_metrics, is_flat, queue_metrics, version_metrics
+from milepost.actors.buffer.split import split_batch
 from milepost.messages.shared import Status
+
+UNSOLVED = {"solved": 0.0}
 
 
 def test_rewards_lengths_and_success() -> None:
     mixed = complete_group(
         "a",
         [
-            row("a.0", 0, reward=1.0, tokens=4, metrics={"solved": 1.0}),
-            row("a.1", 0, reward=0.5, tokens=2, status=Status.TRUNCATED, metrics={"solved": 0.0}),
+            (row("a.0", 0, reward=1.0, tokens=4, metrics={"solved": 1.0}),),
+            (row("a.1", 0, reward=0.5, tokens=2, status=Status.TRUNCATED, metrics=UNSOLVED),),
         ],
     )
     metrics = batch_metrics([mixed, group("b", 0, rewards=(0.0, 0.0))], "solved")
@@ -27,6 +31,24 @@ def test_rewards_lengths_and_success() -> None:
     assert metrics["rollout/zero_std/count_0"] == 1.0
     assert metrics["rollout/zero_std/all_zero_percentage"] == 0.5
     assert metrics["rollout/zero_std/all_one_percentage"] == 0.0
+
+
+def test_a_member_of_several_rows_counts_once() -> None:
+    """A session that branched weighs no more in the statistics than one that did not."""
+    rows = tuple(
+        replace(row("a.0", 0, reward=1.0, tokens=2), row=number, num_rows=3) for number in range(3)
+    )
+    branched = complete_group("a", [(row("a.1", 0, reward=0.0, tokens=4),), rows])
+    assert branched.rewards == (1.0, 0.0)
+    assert [each.group_rewards for each in branched.trajectories] == [(1.0, 0.0)] * 4
+    assert [(each.trajectory_id, each.row) for each in branched.trajectories] == [
+        ("a.0", 0), ("a.0", 1), ("a.0", 2), ("a.1", 0),
+    ]  # fmt: skip
+    metrics = batch_metrics([branched], "solved")
+    assert metrics["rollout/raw_reward"] == 0.5
+    assert metrics["rollout/response_len/mean"] == (6 + 4) / 2
+    parts = split_batch([branched], 1, 2)
+    assert sorted(piece.trajectory.row for part in parts for piece in part) == [0, 0, 1, 2]
 
 
 def test_no_success_is_reported_when_no_agent_said_anything_about_it() -> None:
@@ -51,7 +73,7 @@ def test_versions_of_a_batch() -> None:
 
 
 def test_coverage_says_how_much_the_ages_speak_of() -> None:
-    half = complete_group("a", [row("a.0", 2), row("a.1")])
+    half = complete_group("a", [(row("a.0", 2),), (row("a.1"),)])
     assert version_metrics([half], 2)["rollout/weight_version/sample_coverage"] == 0.5
 
 

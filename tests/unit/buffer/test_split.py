@@ -50,7 +50,7 @@ def test_ranks_have_everything_once_and_groups_stay_in_one_minibatch(
     lengths: list[int], minibatches: int, ranks: int
 ) -> None:
     groups = [
-        complete_group(f"g{at}", [row(f"g{at}.{m}", 0, tokens=length + m) for m in range(3)])
+        complete_group(f"g{at}", [(row(f"g{at}.{m}", 0, tokens=length + m),) for m in range(3)])
         for at, length in enumerate(lengths)
     ]
     split = split_batch(groups, minibatches, ranks)

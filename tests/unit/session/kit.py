@@ -29,10 +29,12 @@ from milepost.actors.session.core import SessionCore
 from milepost.actors.session.desk import Desk
 from milepost.actors.session.engines import EnginePool
 from milepost.actors.session.families import make_family
-from milepost.actors.session.matchers import Matcher, strict
+from milepost.actors.session.record import LinearRecord
+from milepost.actors.session.run import record_maker, row_rules
 from milepost.actors.session.text.rendering import Renderer
 from milepost.actors.session.text.template import load_template
 from milepost.actors.session.text.tokenizer import load_tokenizer
+from milepost.configs.actors import SessionConfig, TreeConfig
 from milepost.configs.recipes.lookup.clerk import demonstrations
 from milepost.configs.recipes.lookup.directory import VALUES
 from milepost.configs.recipes.tiny.tokenizer import render, train_tokenizer, write_tokenizer
@@ -196,20 +198,26 @@ class Play:
 def play(
     *,
     engines: tuple[str, ...] = ("engine-0",),
-    matcher: Matcher = strict,
+    matcher: str = "strict",
     sessions_max: int = 64,
     context_tokens_max: int = 4096,
     of: Renderer | None = None,
+    tree: TreeConfig | None = None,
 ) -> Play:
-    """A fresh core."""
+    """A fresh core; its histories branch when `tree` is given."""
+    config = SessionConfig(
+        history="tree" if tree else "linear", tree=tree or TreeConfig(), matcher=matcher
+    )
     desk = Desk(
         name="session-0",
         renderer=of or renderer(),
         pool=EnginePool(engines),
         context_tokens_max=context_tokens_max,
         patience_s=10.0,
+        rules=row_rules(config),
     )
-    return Play(SessionCore(desk, matcher=matcher, sessions_max=sessions_max), desk)
+    core = SessionCore(desk, new_record=record_maker(config), sessions_max=sessions_max)
+    return Play(core, desk)
 
 
 def spec(trajectory_id: str = "g.0", **fields: Any) -> SessionSpec:
@@ -280,7 +288,9 @@ def aborts(game: Play) -> list[str]:
 
 def row_of(core: SessionCore, trajectory_id: str = "g.0") -> Any:
     """The row of an open session."""
-    return core._sessions[trajectory_id].row
+    record = core._sessions[trajectory_id].record
+    assert isinstance(record, LinearRecord)
+    return record.row
 
 
 def refused(game: Play, request: Request, kind: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from unit.session.kit import QUESTION, Play, ids, play
+from unit.session.kit import QUESTION, Play, ids, play, row_of
 
 from milepost.actors.effects import Answered, Unanswered, Woken
 from milepost.actors.session.engines import AVOIDED_S, EnginePool
@@ -189,7 +189,7 @@ def test_patience_ends_with_a_reason() -> None:
     assert refused.kind == "engine"
     assert "engine-0 did not answer: dead" in refused.reason
     assert 10.0 <= game.now_s < 13.0
-    assert game.core._sessions["g.0"].flight is None
+    assert not game.core._sessions["g.0"].flights
 
 
 def test_a_refusal_that_may_pass_is_tried_again_and_another_is_not() -> None:
@@ -218,7 +218,7 @@ def test_an_aborted_generation_is_tried_again_from_its_prompt() -> None:
     wake(game)
     game.sample("cat")
     assert isinstance(game.replies[request], ChatReply)
-    assert len(game.core._sessions["g.0"].row.turns) == 1
+    assert len(row_of(game.core).turns) == 1
 
 
 def test_an_answer_that_is_broken_is_refused_and_nothing_of_it_stays() -> None:
@@ -230,7 +230,7 @@ def test_an_answer_that_is_broken_is_refused_and_nothing_of_it_stays() -> None:
     refused: Any = game.replies[request]
     assert refused.kind == "engine"
     assert "version spans up to 0" in refused.reason
-    assert game.core._sessions["g.0"].row.length == 0
+    assert row_of(game.core).length == 0
 
 
 def test_the_late_answer_of_a_dead_engine_changes_nothing() -> None:
@@ -240,5 +240,5 @@ def test_the_late_answer_of_a_dead_engine_changes_nothing() -> None:
     game.chat([QUESTION])
     die(game)
     game.sample("dog")
-    row = game.core._sessions["g.0"].row
+    row = row_of(game.core)
     assert len(row.turns) == 1

@@ -12,6 +12,7 @@ import numpy as np
 import xxhash
 
 from milepost.actors.arrays import to_bulk
+from milepost.actors.seal import sealed
 from milepost.messages.buffer import Batch
 from milepost.messages.shared import FinishReason, SamplingParams, Status, VersionSpan
 from milepost.messages.trajectory import Certificate, Provenance, Trajectory, TurnBoundary
@@ -53,7 +54,7 @@ def trajectory(
     mask = (provenance == Provenance.SAMPLED).astype(np.uint8)
     if logprobs is None:
         logprobs = -generator.random(length)
-    return Trajectory(
+    made = Trajectory(
         trajectory_id=f"{group_id}.{member}",
         group_id=group_id,
         prompt_id=f"p-{group_id}",
@@ -75,13 +76,14 @@ def trajectory(
         group_size=len(rewards),
         num_sampled_tokens=int(mask.sum()),
     )
+    return sealed(made)
 
 
 def recorded(trajectory: Trajectory) -> Trajectory:
     """The same row as an imported conversation, for supervised training."""
     mask = np.frombuffer(trajectory.loss_mask.data, dtype=np.uint8)
     provenance = np.where(mask == 1, Provenance.RECORDED, Provenance.INPUT).astype(np.uint8)
-    return msgspec.structs.replace(
+    made = msgspec.structs.replace(
         trajectory,
         provenance=to_bulk(provenance),
         logprobs=to_bulk(np.zeros(len(mask), dtype=np.float32)),
@@ -90,6 +92,7 @@ def recorded(trajectory: Trajectory) -> Trajectory:
         group_rewards=(0.0,),
         group_size=1,
     )
+    return sealed(made)
 
 
 def group(group_id: str, rewards: Sequence[float], **changes: Any) -> list[Trajectory]:

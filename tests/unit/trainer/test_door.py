@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from enum import Enum
 from typing import Any
 
 import msgspec
@@ -14,8 +15,10 @@ from hypothesis import strategies as st
 from unit.trainer.kit import TOKENIZER_HASH, VOCABULARY, batch_of, group, recorded, trajectory
 
 from milepost.actors.arrays import from_bulk, to_bulk
+from milepost.actors.seal import sealed
 from milepost.actors.trainer.door import check_batch, faults
 from milepost.actors.trainer.works import DoorRules
+from milepost.messages.bulk import Bulk
 from milepost.messages.shared import SamplingParams, Status, VersionSpan
 from milepost.messages.trajectory import Provenance, Trajectory
 
@@ -138,11 +141,11 @@ def _matches(pattern: str, text: str) -> bool:
 
 @pytest.mark.parametrize("status", [Status.COMPLETED, Status.TRUNCATED])
 def test_a_good_trajectory_is_let_in(status: Status) -> None:
-    assert list(faults(changed(status=status), RULES)) == []
+    assert list(faults(sealed(changed(status=status)), RULES)) == []
 
 
 def test_a_reply_that_went_on_under_new_weights_is_let_in() -> None:
-    good = spanned((5, 7, 1), (7, 9, 2), (12, 15, 3))
+    good = sealed(spanned((5, 7, 1), (7, 9, 2), (12, 15, 3)))
     assert list(faults(good, RULES)) == []
     verdict = check_batch(batch_of([[good]]), RULES)
     assert verdict.oldest == {"g": 1}
@@ -151,13 +154,86 @@ def test_a_reply_that_went_on_under_new_weights_is_let_in() -> None:
 def test_imported_conversations_need_provenance_and_no_log_probs() -> None:
     good = recorded(trajectory("g", 0))
     assert list(faults(good, SFT_RULES)) == []
-    (fault,) = faults(written("loss_mask", 2, 1, good), SFT_RULES)
+    fault, *_ = faults(written("loss_mask", 2, 1, good), SFT_RULES)
     assert "not 4 (recorded)" in fault
 
 
-def test_tokens_masked_out_on_purpose_are_let_in() -> None:
-    """A user may train fewer tokens than were sampled; never others."""
-    assert list(faults(written("loss_mask", 6, 0), RULES)) == []
+def untrained_first_turn(**fields: Any) -> Trajectory:
+    """Another row trains the first reply: this one shares it, and says so."""
+    first, last = GOOD.turns
+    mask = from_bulk(GOOD.loss_mask).copy()
+    mask[first.prompt_end : first.end] = 0
+    turns = (msgspec.structs.replace(first, trained=False), last)
+    fields = {"row": 1, "num_rows": 2, "trajectory_loss_tokens": 7, **fields}
+    return changed(turns=turns, loss_mask=to_bulk(mask), **fields)
+
+
+def test_a_reply_that_another_row_trains_is_let_in_without_loss() -> None:
+    """Branches share their beginnings; its versions do not age the row that does not train it."""
+    assert list(faults(sealed(untrained_first_turn()), RULES)) == []
+    spans = (VersionSpan(start=5, end=9, version=0), VersionSpan(start=12, end=15, version=2))
+    verdict = check_batch(batch_of([[sealed(untrained_first_turn(spans=spans))]]), RULES)
+    assert verdict.oldest == {"g": 2}
+
+
+def test_a_hole_in_a_reply_s_mask_is_refused_by_its_position() -> None:
+    """Turns are trained or not; a token in the middle that is not is nobody's intention."""
+    found = list(faults(sealed(written("loss_mask", 6, 0)), RULES))
+    assert found == [
+        "C1 same tokens: position 6 has loss mask 0, but its turn is trained",
+    ]
+
+
+def test_rows_of_one_trajectory_agree_on_what_it_is() -> None:
+    """The normaliser of a trajectory with several rows is what its first row's statistics count."""
+    assert "row 2 of a trajectory of 2" in str(list(faults(untrained_first_turn(row=2), RULES)))
+    short = list(faults(untrained_first_turn(trajectory_loss_tokens=2), RULES))
+    assert "3 loss tokens in row 1 of 2, the trajectory says 2" in str(short)
+
+
+def mutant_of(value: Any, draw: Any) -> Any:
+    """The value with one thing in it changed."""
+    match value:
+        case Bulk():
+            data = bytearray(value.data)
+            data[draw(st.integers(0, len(data) - 1))] ^= 1 << draw(st.integers(0, 7))
+            return Bulk(value.dtype, value.shape, bytes(data))
+        case msgspec.Struct():
+            field = draw(st.sampled_from(value.__struct_fields__))
+            old = getattr(value, field)
+            mutant = NEW_VALUES[field] if old is None else mutant_of(old, draw)
+            return msgspec.structs.replace(value, **{field: mutant})
+        case tuple() if value and draw(st.booleans()):
+            place = draw(st.integers(0, len(value) - 1))
+            return (*value[:place], mutant_of(value[place], draw), *value[place + 1 :])
+        case tuple():
+            return value[:-1] if value else (7,)
+        case Enum():
+            return draw(st.sampled_from([each for each in type(value) if each is not value]))
+        case bool():
+            return not value
+        case int() | float():
+            return value + 1
+        case str():
+            return value + "0"
+        case dict():
+            return {**value, "more": 1.0}
+    raise AssertionError(value)
+
+
+NEW_VALUES = {"routes": Bulk("uint8", (14, 1, 1), bytes(14)), "canonical_mismatch": "some"}
+
+
+@given(st.data())
+def test_no_field_of_a_row_changes_on_its_way_without_being_found(data: st.DataObject) -> None:
+    """Any field of the row, of its certificate, turns and spans, and any bit of its arrays."""
+    one, two = group("g", (0.0, 1.0))
+    mutant = mutant_of(two, data.draw)
+    if mutant == two:
+        return
+    verdict = check_batch(batch_of([[one, mutant]]), RULES)
+    assert verdict.refusals, "let in"
+    assert ": " in verdict.refusals[0].reason
 
 
 def test_one_bad_member_refuses_its_whole_group_and_no_other() -> None:
@@ -179,13 +255,8 @@ def test_one_bad_member_refuses_its_whole_group_and_no_other() -> None:
 def test_no_single_change_of_what_was_sampled_gets_through(
     field: str, position: int, value: int
 ) -> None:
-    """Any other token, mask or provenance inside the certified row shows; masking out may pass."""
+    """Any other token, mask or provenance inside the certified row shows."""
     array = from_bulk(getattr(GOOD, field))
     mutant = written(field, position, value)
     same = int(array[position]) == value
-    harmless = (field == "loss_mask" and value == 0) or (
-        field == "provenance"
-        and value != Provenance.SAMPLED
-        and int(array[position]) != Provenance.SAMPLED
-    )
-    assert bool(list(faults(mutant, RULES))) == (not same and not harmless)
+    assert bool(list(faults(mutant, RULES))) == (not same)

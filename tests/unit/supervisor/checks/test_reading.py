@@ -8,6 +8,7 @@ import pytest
 
 from milepost.actors.buffer.filters import BUILT_IN
 from milepost.actors.session.families import FAMILIES
+from milepost.actors.session.leaves import PICKERS, POST_PROCESSORS
 from milepost.actors.session.matchers import MATCHERS
 from milepost.configs.load import decode
 from milepost.configs.problem import Problem
@@ -196,6 +197,24 @@ def test_the_words_the_checks_know_are_those_the_actors_know() -> None:
     assert set(parts.FAMILIES) == set(FAMILIES)
     assert set(parts.MATCHERS) == set(MATCHERS)
     assert set(parts.FILTERS) == set(BUILT_IN)
+    assert set(parts.LEAF_PICKERS) == set(PICKERS)
+    assert set(parts.LEAF_POST_PROCESSORS) == set(POST_PROCESSORS)
+
+
+def test_a_tree_s_settings_are_refused_where_nothing_branches() -> None:
+    """Somebody meant something by them."""
+    tree = {"actors": {"session": {"tree": {"nodes_max": 7}}}}
+    (found,) = problems(merge(GRPO, tree))
+    assert found.where == "$.actors.session.tree"
+    assert not problems(merge(GRPO, merge(tree, {"actors": {"session": {"history": "tree"}}})))
+
+
+def test_leaf_hooks_have_names_that_exist() -> None:
+    """A typing error would cost every trajectory of a run, at its end."""
+    tree = {"history": "tree", "tree": {"leaf_picker": "drop_retry"}}
+    (found,) = problems(merge(GRPO, {"actors": {"session": tree}}))
+    assert found.where == "$.actors.session.tree.leaf_picker"
+    assert "drop_retries" in found.remedy
 
 
 def test_supervised_training_has_no_use_for_an_engine() -> None:

@@ -1,0 +1,200 @@
+"""What a session remembers of its conversation: messages and tokens, grown one turn at a time.
+
+Two kinds, with one face. A linear record is one row; a tree record (`tree`) is many that share
+their beginnings. A request is planned beside the record; only `commit` changes it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from milepost.actors.session.row import TokenRow
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from milepost.actors.session.families import Seam
+    from milepost.actors.session.history import LinearHistory, Plan
+    from milepost.actors.session.row import SampledReply
+    from milepost.actors.session.text.rendering import Piece
+    from milepost.messages.shared import ChatMessage
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Turn:
+    """One generated turn, ready to be committed."""
+
+    number: int
+    """Of the generation in its session, from 1: of two, the later was asked for later."""
+    seam: Seam
+    piece: Piece
+    reply: SampledReply
+    message: ChatMessage
+    """What the reply says."""
+    cut_by: str
+    """The bound that cut the reply off; empty when it ended by itself."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Branch:
+    """One whole conversation of a record, from its first prompt to a reply that nothing follows."""
+
+    row: TokenRow
+    messages: list[ChatMessage]
+    tools: list[dict[str, Any]]
+    path: tuple[int, ...]
+    """Numbers of its turns, in order."""
+    retried: bool
+    """A later generation answers at the place of its last turn."""
+    cut_by: str
+    """The bound that cut its last reply off."""
+
+
+class Record(Protocol):
+    """See the module. A plan is valid for the record it was made on, until it changes."""
+
+    @property
+    def takes_parallel(self) -> bool:
+        """Whether several turns may be in flight at once."""
+        ...
+
+    @property
+    def num_turns(self) -> int:
+        """Replies that are kept."""
+        ...
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens held."""
+        ...
+
+    @property
+    def num_sampled_tokens(self) -> int:
+        """Tokens of all replies."""
+        ...
+
+    def plan(
+        self, messages: list[ChatMessage], tools: list[dict[str, Any]], *, in_flight: int
+    ) -> Plan:
+        """How this request goes on; nothing changes.
+
+        Args:
+            messages: the whole conversation, as the client sees it.
+            tools: of the request.
+            in_flight: turns of this session that are planned and not committed.
+
+        Raises:
+            TurnRefused: kinds `not_append_only`, `truncated`, `limit`, and `bad_request` for a role
+                that the family cannot append.
+        """
+        ...
+
+    def last_calls(self, plan: Plan) -> list[dict[str, Any]]:
+        """Tool calls of the reply that the plan continues."""
+        ...
+
+    def last_token(self, plan: Plan) -> int | None:
+        """Last token of what the plan continues."""
+        ...
+
+    def base_length(self, plan: Plan) -> int:
+        """Tokens of what the plan continues."""
+        ...
+
+    def prompt(self, plan: Plan, seam: Seam, piece: Piece) -> NDArray[np.int32]:
+        """The prompt of the planned turn, int32 [P]."""
+        ...
+
+    def commit(self, plan: Plan, turn: Turn) -> int:
+        """Make the planned turn part of the record; returns sampled tokens it throws away."""
+        ...
+
+    def branches(self) -> list[Branch]:
+        """Every conversation that can be trained; costs their tokens."""
+        ...
+
+    def validate(self) -> None:
+        """Assert every invariant; costs every token."""
+        ...
+
+
+class LinearRecord:
+    """One row: a request appends to it, or tries its newest turn again.
+
+    Args:
+        history: of its messages, still empty.
+    """
+
+    takes_parallel = False
+
+    def __init__(self, history: LinearHistory) -> None:
+        self.history = history
+        self.row = TokenRow()
+        self._numbers: list[int] = []
+        self._cut_by = ""
+
+    @property
+    def num_turns(self) -> int:
+        """Replies in the row."""
+        return len(self.row.turns)
+
+    @property
+    def num_tokens(self) -> int:
+        """Length of the row."""
+        return self.row.length
+
+    @property
+    def num_sampled_tokens(self) -> int:
+        """Tokens of its replies."""
+        return sum(turn.end - turn.prompt_end for turn in self.row.turns)
+
+    def plan(
+        self, messages: list[ChatMessage], tools: list[dict[str, Any]], *, in_flight: int
+    ) -> Plan:
+        """As `LinearHistory.plan`; what is in flight will be superseded."""
+        del in_flight
+        return self.history.plan(messages, tools)
+
+    def last_calls(self, plan: Plan) -> list[dict[str, Any]]:
+        """Tool calls of the last reply that stays."""
+        return self.history.last_calls(plan.base_turns)
+
+    def last_token(self, plan: Plan) -> int | None:
+        """Last token that stays."""
+        return self.row.last_token(plan.base_turns)
+
+    def base_length(self, plan: Plan) -> int:
+        """Tokens that stay."""
+        return self.row.base_length(plan.base_turns)
+
+    def prompt(self, plan: Plan, seam: Seam, piece: Piece) -> NDArray[np.int32]:
+        """What stays, the seam, and the new text."""
+        return self.row.prompt(plan.base_turns, seam, piece)
+
+    def commit(self, plan: Plan, turn: Turn) -> int:
+        """Extend the row; a retry throws the newest reply away."""
+        newest = self.row.turns[-1] if plan.is_retry else None
+        self.row.commit(plan.base_turns, turn.seam, turn.piece, turn.reply)
+        self.history.commit(plan, turn.message, truncated=bool(turn.cut_by))
+        self._cut_by = turn.cut_by
+        del self._numbers[plan.base_turns :]
+        self._numbers.append(turn.number)
+        return newest.end - newest.prompt_end if newest else 0
+
+    def branches(self) -> list[Branch]:
+        """The one there is."""
+        if not self.row.turns:
+            return []
+        history = self.history
+        path = tuple(self._numbers)
+        return [
+            Branch(self.row, history.messages, history.tools, path, False, self._cut_by)  # noqa: FBT003
+        ]
+
+    def validate(self) -> None:
+        """Assert what holds between row and messages."""
+        self.row.validate()
+        assert len(self.row.turns) == len(self.history.ends), "row and history differ in turns"
+        assert self._numbers == sorted(set(self._numbers)), "turns are out of order"

@@ -1,0 +1,268 @@
+"""The tree record: a conversation that may fork, start afresh, and go on from any earlier reply.
+
+Harnesses that fork sub-agents or compact their context cannot know how many conversations they
+hold. Each generation is a node; nodes are only ever added. A request continues the deepest node
+whose whole path it repeats, and begins a new root when there is none. Twins, which say the same
+after the same history, are told apart by their number: the later one is continued.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from milepost.actors.session.history import Plan, check_appended
+from milepost.actors.session.record import Branch, Turn
+from milepost.actors.session.refusal import TurnRefused
+from milepost.actors.session.row import SampledReply, TokenRow
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from numpy.typing import NDArray
+
+    from milepost.actors.session.families import Seam
+    from milepost.actors.session.matchers import Matcher
+    from milepost.actors.session.text.rendering import Piece
+    from milepost.messages.shared import ChatMessage
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Node:
+    """One generation. Its row is its parent's, the seam, the new text and the reply."""
+
+    turn: Turn
+    parent: Node | None
+    messages: list[ChatMessage]
+    """What the request added to its parent's path, and the reply."""
+    tools: list[dict[str, Any]]
+    depth: int
+    """Turns of its path."""
+    length: int
+    """Tokens of its row."""
+    children: list[Node] = field(default_factory=list)
+
+    @property
+    def number(self) -> int:
+        """Of the generation: of two nodes, the later was asked for later."""
+        return self.turn.number
+
+    def path(self) -> list[Node]:
+        """From the root to this node."""
+        nodes: list[Node] = []
+        node: Node | None = self
+        while node is not None:
+            nodes.append(node)
+            node = node.parent
+        return nodes[::-1]
+
+
+class TreeRecord:
+    """See the module.
+
+    Args:
+        matcher: whether a replayed message is the stored one.
+        appended_roles: roles that may follow a reply.
+        nodes_max: generations of one session.
+        tokens_max: tokens of all nodes together, each shared beginning counted once.
+    """
+
+    takes_parallel = True
+
+    def __init__(
+        self,
+        matcher: Matcher,
+        appended_roles: Collection[str],
+        *,
+        nodes_max: int,
+        tokens_max: int,
+    ) -> None:
+        self._matcher = matcher
+        self._appended_roles = appended_roles
+        self._nodes_max = nodes_max
+        self._tokens_max = tokens_max
+        self._nodes: dict[int, Node] = {}
+        self._roots: list[Node] = []
+        self.num_tokens = 0
+        self.num_sampled_tokens = 0
+
+    @property
+    def num_turns(self) -> int:
+        """Nodes."""
+        return len(self._nodes)
+
+    def plan(
+        self, messages: list[ChatMessage], tools: list[dict[str, Any]], *, in_flight: int
+    ) -> Plan:
+        """Continue the deepest node that the request repeats, or begin a new root.
+
+        Raises:
+            TurnRefused: `limit` when the tree is full, `truncated`, or `bad_request` for a role.
+        """
+        if len(self._nodes) + in_flight >= self._nodes_max:
+            raise TurnRefused(
+                "limit",
+                f"{len(self._nodes)} turns were generated in all branches and {in_flight} are in "
+                f"flight, actors.session.tree.nodes_max is {self._nodes_max}",
+                limit="nodes_max",
+            )
+        if self.num_tokens >= self._tokens_max:
+            raise TurnRefused(
+                "limit",
+                f"the branches hold {self.num_tokens} tokens, actors.session.tree.tokens_max is "
+                f"{self._tokens_max}",
+                limit="tree.tokens_max",
+            )
+        node, matched = self._deepest(messages, tools)
+        if node is None:
+            return Plan(0, 0, messages, tools, is_retry=bool(self._roots))
+        plan = Plan(
+            node.depth,
+            matched,
+            messages[matched:],
+            tools,
+            is_retry=bool(node.children),
+            parent=node.number,
+        )
+        check_appended(plan, self._appended_roles)
+        if node.turn.cut_by:
+            raise TurnRefused(
+                "truncated",
+                f"the reply of turn {node.depth} of this branch was cut off by a token limit: it "
+                "can be tried again, not continued",
+            )
+        return plan
+
+    def _deepest(
+        self, messages: list[ChatMessage], tools: list[dict[str, Any]]
+    ) -> tuple[Node | None, int]:
+        """The node to continue and how many messages its path has. No recursion: trees are deep."""
+        best: Node | None = None
+        best_rank = (0, 0, 0)
+        open_nodes = [(root, 0) for root in self._roots if root.tools == tools]
+        while open_nodes:
+            node, start = open_nodes.pop()
+            end = start + len(node.messages)
+            if end > len(messages):
+                continue
+            pairs = zip(node.messages, messages[start:end], strict=True)
+            if not all(self._matcher(stored, replayed) for stored, replayed in pairs):
+                continue
+            if (rank := (end, node.depth, node.number)) > best_rank:
+                best, best_rank = node, rank
+            open_nodes += [(child, end) for child in node.children]
+        return best, best_rank[0]
+
+    def _parent(self, plan: Plan) -> Node | None:
+        return None if plan.parent is None else self._nodes[plan.parent]
+
+    def last_calls(self, plan: Plan) -> list[dict[str, Any]]:
+        """Tool calls of the reply that is continued."""
+        parent = self._parent(plan)
+        return (parent.turn.message.get("tool_calls") or []) if parent else []
+
+    def last_token(self, plan: Plan) -> int | None:
+        """Last token of the row that is continued."""
+        parent = self._parent(plan)
+        return int(parent.turn.reply.token_ids[-1]) if parent else None
+
+    def base_length(self, plan: Plan) -> int:
+        """Tokens of the row that is continued."""
+        parent = self._parent(plan)
+        return parent.length if parent else 0
+
+    def prompt(self, plan: Plan, seam: Seam, piece: Piece) -> NDArray[np.int32]:
+        """The path's tokens, the seam, and the new text."""
+        parent = self._parent(plan)
+        parts: list[NDArray[np.int32]] = []
+        for node in parent.path() if parent else ():
+            _add(parts, node.turn.seam, node.turn.piece)
+            parts.append(node.turn.reply.token_ids)
+        _add(parts, seam, piece)
+        return np.concatenate(parts).astype("<i4", copy=False)
+
+    def commit(self, plan: Plan, turn: Turn) -> int:
+        """Add a node; nothing is thrown away before the leaves are picked."""
+        assert turn.number not in self._nodes, f"generation {turn.number} is committed twice"
+        parent, reply = self._parent(plan), turn.reply
+        # The engine's message would stay in memory as long as a view of it does.
+        own = SampledReply(
+            reply.token_ids.copy(),
+            reply.logprobs.copy(),
+            reply.spans,
+            reply.finish_reason,
+            reply.engine,
+        )
+        added = len(turn.seam.insert) - turn.seam.drop
+        added += len(turn.piece.token_ids) + len(own.token_ids)
+        node = Node(
+            turn=Turn(turn.number, turn.seam, turn.piece, own, turn.message, turn.cut_by),
+            parent=parent,
+            messages=[*plan.appended, turn.message],
+            tools=plan.tools,
+            depth=plan.base_turns + 1,
+            length=(parent.length if parent else 0) + added,
+        )
+        (parent.children if parent else self._roots).append(node)
+        self._nodes[turn.number] = node
+        self.num_tokens += added
+        self.num_sampled_tokens += len(own.token_ids)
+        return 0
+
+    def branches(self) -> list[Branch]:
+        """One for each leaf, in the order their last turns were asked for."""
+        leaves = [node for node in self._nodes.values() if not node.children]
+        return [self._branch(leaf) for leaf in sorted(leaves, key=lambda node: node.number)]
+
+    def _branch(self, leaf: Node) -> Branch:
+        row = TokenRow()
+        nodes = leaf.path()
+        for turns, node in enumerate(nodes):
+            turn = node.turn
+            row.commit(turns, turn.seam, turn.piece, turn.reply)
+        return Branch(
+            row=row,
+            messages=[message for node in nodes for message in node.messages],
+            tools=leaf.tools,
+            path=tuple(node.number for node in nodes),
+            retried=self._is_retried(leaf),
+            cut_by=leaf.turn.cut_by,
+        )
+
+    def _is_retried(self, leaf: Node) -> bool:
+        """A later reply stands at its place. First prompts have one place each, by their text."""
+        if leaf.parent is not None:
+            return any(twin.number > leaf.number for twin in leaf.parent.children)
+        return any(
+            twin.number > leaf.number
+            and twin.tools == leaf.tools
+            and twin.messages[:-1] == leaf.messages[:-1]
+            for twin in self._roots
+        )
+
+    def validate(self) -> None:
+        """Assert that the tree holds together, and every row of it."""
+        held = sampled = 0
+        for number, node in self._nodes.items():
+            siblings = node.parent.children if node.parent else self._roots
+            assert node.number == number, f"node {number} is filed wrongly"
+            assert siblings.count(node) == 1, f"node {number} is not its parent's child once"
+            assert node.parent is None or node.parent.number < number, "a child before its parent"
+            held += node.length - (node.parent.length if node.parent else 0)
+            sampled += len(node.turn.reply.token_ids)
+        counted = self.num_tokens, self.num_sampled_tokens
+        assert (held, sampled) == counted, f"{(held, sampled)} tokens are counted as {counted}"
+        for branch in self.branches():
+            branch.row.validate()
+            length = self._nodes[branch.path[-1]].length
+            assert branch.row.length == length, f"row of {branch.path} has another length"
+
+
+def _add(parts: list[NDArray[np.int32]], seam: Seam, piece: Piece) -> None:
+    if seam.drop:
+        parts[-1] = parts[-1][: -seam.drop]
+    if seam.insert:
+        parts.append(np.array(seam.insert, dtype=np.int32))
+    parts.append(piece.token_ids)
