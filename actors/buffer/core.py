@@ -203,7 +203,6 @@ class Buffer:
         return self._completed((assembly,))
 
     def _arrived(self, members: Sequence[tuple[Trajectory, ...]], now_s: float) -> list[Effect]:
-        """Members of groups, each with all its rows: they come in one message, or not at all."""
         touched: dict[str, Assembly] = {}
         for rows in members:
             trajectory = rows[0]
@@ -214,8 +213,8 @@ class Buffer:
                 self.waste.add("late_duplicate", rows)
                 continue
             if assembly is None:
-                assembly = Assembly(name, now_s, size=1 if self.settings.imports else 0)
-                self.assembling[name] = assembly
+                size = 1 if self.settings.imports else 0
+                assembly = self.assembling[name] = Assembly(name, now_s, size=size)
             assembly.members[trajectory.trajectory_id] = rows
             touched[name] = assembly
         return self._completed(tuple(touched.values()))
