@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 ENTRIES: Final[dict[str, str]] = {
     "rollout": "milepost.actors.rollout.run",
     "agent": "milepost.actors.agent.run",
+    "guests": "milepost.actors.guests.run",
     "session": "milepost.actors.session.run",
     "engine": "milepost.actors.engine.run",
     "buffer": "milepost.actors.buffer.run",

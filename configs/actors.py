@@ -67,6 +67,21 @@ class TreeConfig(Config, kw_only=True):
     """Which replies each of them trains: `train_once`, or `module:function(leaves)`."""
 
 
+class GuestsConfig(Config, kw_only=True):
+    """`[actors.guests]`: a door for agents of other processes, languages and machines."""
+
+    listen: str = "ipc"
+    """`ipc`: this user on this machine. `tcp://HOST:PORT`: encrypted, and open only to who holds
+    the invitation that the run writes; port 0 takes a free one."""
+    episodes_max: Positive = 256
+    """Episodes of all guests together."""
+    guests_max: Positive = 64
+    silence_s: PositiveFloat = 20.0
+    """A guest not heard for longer is gone; its episodes are issued again."""
+    reward_workers: Positive = 1
+    restart: RestartConfig = RestartConfig(policy="permanent")
+
+
 class SessionConfig(Config, kw_only=True):
     """`[actors.session]`"""
 

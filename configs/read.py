@@ -94,11 +94,16 @@ def parse_override(text: str) -> Document:
         raise ConfigError([Problem(f"`{path}` is not a dotted path", where, str(error))]) from error
     if "\n" in path:
         raise ConfigError([Problem("a path of several lines", where, "use one --set for each")])
-    _set_leaf(nested, _parse_value(value, where))
+    _set_leaf(nested, parse_value(value, where))
     return nested
 
 
-def _parse_value(value: str, where: str) -> object:
+def parse_value(value: str, where: str) -> object:
+    """A word of a command line: a TOML value, or else a string.
+
+    Raises:
+        ConfigError: it begins as TOML and is none.
+    """
     try:
         parsed = tomllib.loads(f"value = {value}")
     except tomllib.TOMLDecodeError as error:

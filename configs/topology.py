@@ -8,6 +8,7 @@ from milepost.configs.actors import (
     CustomConfig,
     EngineConfig,
     EvaluatorConfig,
+    GuestsConfig,
     PublisherConfig,
     RolloutConfig,
     SessionConfig,
@@ -32,6 +33,7 @@ class ActorsConfig(Config, kw_only=True):
 
     rollout: RolloutConfig | None = None
     agent: AgentConfig | None = None
+    guests: GuestsConfig | None = None
     session: SessionConfig | None = None
     engine: EngineConfig | None = None
     buffer: BufferConfig | None = None
@@ -67,6 +69,8 @@ class Topology(Config, kw_only=True):
         match kind:
             case "rollout":
                 return (kind,) if actors.rollout else ()
+            case "guests":
+                return (kind,) if actors.guests else ()
             case "buffer":
                 return (kind,) if actors.buffer else ()
             case "publisher":

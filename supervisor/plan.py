@@ -15,6 +15,7 @@ ORDERS: Final[dict[str, int]] = {
     "buffer": 1,
     "session": 1,
     "agent": 2,
+    "guests": 2,
     "rollout": 3,
     "evaluator": 3,
 }
@@ -90,6 +91,7 @@ def _tables(actors: ActorsConfig) -> dict[str, tuple[RestartConfig, int]]:
         "buffer": actors.buffer,
         "session": actors.session,
         "agent": actors.agent,
+        "guests": actors.guests,
         "rollout": actors.rollout,
         "evaluator": actors.evaluator,
     }

@@ -39,6 +39,7 @@ from milepost.messages.supervisor import Drain, Drained, PeerRestarted
 
 ROLLOUT = "rollout"
 ALIVE_KEY = "alive"
+ROOM_KEY = "room"
 DRAIN_KEY = "drain"
 DRAIN_SHARE = 0.8
 """Of the time a drain has, what episodes get to end by themselves."""
@@ -66,6 +67,13 @@ class CollectAlive(Work):
     """The result is a tuple of the trajectory ids that had a reply since the last time."""
 
 
+@dataclass(frozen=True, slots=True)
+class AwaitRoom(Work):
+    """The result is how many episodes can run, once that is another number than `room`."""
+
+    room: int
+
+
 @dataclass(slots=True)
 class _Running:
     order: RunEpisode
@@ -87,11 +95,21 @@ class AgentCore:
         name: of this host.
         episodes_max: run at once.
         alive_every_s: how often the rollout actor hears which episodes go on; None: never.
+        has_fixed_room: False: there is room for nothing until an `AwaitRoom` says so.
     """
 
-    def __init__(self, name: str, *, episodes_max: int, alive_every_s: float | None) -> None:
+    def __init__(
+        self,
+        name: str,
+        *,
+        episodes_max: int,
+        alive_every_s: float | None,
+        has_fixed_room: bool = True,
+    ) -> None:
         self._name = name
         self._episodes_max = episodes_max
+        self._has_fixed_room = has_fixed_room
+        self._room = episodes_max if has_fixed_room else 0
         self._alive_every_s = alive_every_s
         self._running: dict[str, _Running] = {}
         self._waiting: deque[RunEpisode] = deque()
@@ -104,7 +122,8 @@ class AgentCore:
 
     def start(self, now_s: float) -> list[Effect]:
         """Offer room."""
-        return [*self._announce(), *self._next_alive(now_s)]
+        effects = [*self._announce(), *self._next_alive(now_s)]
+        return effects if self._has_fixed_room else [*effects, AwaitRoom(ROOM_KEY, self._room)]
 
     def handle(self, event: Event, now_s: float) -> list[Effect]:
         """The one door."""
@@ -151,10 +170,10 @@ class AgentCore:
         effects = self._cancel(order.trajectory_id, told)
         if self._is_draining:
             return [*effects, self._aborted(order, f"{self._name} drains")]
-        if len(self._running) < self._episodes_max:
+        if len(self._running) < self._room:
             self._running[key] = _Running(order, now_s)
             return [*effects, RunCode(key, order)]
-        if len(self._waiting) < self._episodes_max:
+        if self._room and len(self._waiting) < self._episodes_max:
             self._waiting.append(order)
             return effects
         told = f"{self._name} runs {len(self._running)} episodes and {len(self._waiting)} wait"
@@ -192,18 +211,36 @@ class AgentCore:
             return [Tell(ROLLOUT, alive)] if result else []
         if key.startswith("stop/"):
             return []
+        if key == ROOM_KEY:
+            assert isinstance(result, int), error
+            return self._resized(result, now_s)
         running = self._running.pop(key)
         order = running.order
         if isinstance(result, EpisodeEnded):
             ended = result
         else:
             ended = _unfinished(order, Status.FAILED, error, now_s - running.since_s)
-        effects: list[Effect] = [self._tell(order, ended)]
-        if self._waiting and len(self._running) < self._episodes_max:
+        return [self._tell(order, ended), *self._start_waiting(now_s)]
+
+    def _start_waiting(self, now_s: float) -> list[Effect]:
+        effects: list[Effect] = []
+        while self._waiting and len(self._running) < self._room:
             following = self._waiting.popleft()
             self._running[_key(following)] = _Running(following, now_s)
             effects.append(RunCode(_key(following), following))
         return effects
+
+    def _resized(self, room: int, now_s: float) -> list[Effect]:
+        """There is room for another number of episodes; what waits for none at all is given back.
+
+        What runs already goes on: whoever took the room away ends it, if it must.
+        """
+        self._room = min(room, self._episodes_max)
+        effects: list[Effect] = []
+        while self._waiting and not self._room:
+            effects.append(self._aborted(self._waiting.popleft(), f"{self._name} has no room left"))
+        effects += self._start_waiting(now_s)
+        return [*effects, *self._announce(), AwaitRoom(ROOM_KEY, room)]
 
     # ---- telling -------------------------------------------------------------------------
 
@@ -231,7 +268,7 @@ class AgentCore:
     def _announce(self) -> list[Effect]:
         if self._alive_every_s is None:
             return []
-        room = 0 if self._is_draining else self._episodes_max
+        room = 0 if self._is_draining else self._room
         return [Tell(ROLLOUT, AgentReady(agent=self._name, episodes_max=room))]
 
     def _next_alive(self, now_s: float) -> list[Effect]:
@@ -278,7 +315,7 @@ class AgentCore:
         return {
             "episodes_running": len(self._running),
             "episodes_waiting": len(self._waiting),
-            "episodes_max": self._episodes_max,
+            "episodes_max": self._room,
             "endings_under_way": len(self._telling),
             "turns": self._turns,
             **{f"episodes_{status}": count for status, count in sorted(self._ended.items())},

@@ -150,7 +150,7 @@ class Episodes:
 
     async def _run_code(self, key: str, episode: Episode) -> Ending:
         """Run the user's code to its end, its time limit, or until it is stopped."""
-        task = asyncio.create_task(_guarded(self._agent, episode), name=f"agent {key}")
+        task = asyncio.create_task(guarded(self._agent, episode), name=f"agent {key}")
         self._tasks[key] = task
         seconds_max, limit = episode.limits.seconds_max, ""
         try:
@@ -180,7 +180,8 @@ class Episodes:
         return Ending(limit=limit) if limit and not ending.stopped else ending
 
 
-async def _guarded(agent: Agent, episode: Episode) -> None:
+async def guarded(agent: Agent, episode: Episode) -> None:
+    """Run the user's code; what would end the whole process becomes an error of the episode."""
     try:
         await agent.run(episode)
     except (SystemExit, KeyboardInterrupt) as error:

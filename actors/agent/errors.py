@@ -24,11 +24,13 @@ class RequestRefused(ChatError):
 
     Attributes:
         kind: as in `ChatRefused`.
+        reason: in words.
     """
 
     def __init__(self, kind: str, reason: str) -> None:
         super().__init__(f"{kind}: {reason}")
         self.kind = kind
+        self.reason = reason
 
 
 class ServiceFailed(ChatError):
@@ -37,3 +39,7 @@ class ServiceFailed(ChatError):
 
 class EpisodeStopped(ChatError):
     """The run stopped this episode: its group was dropped, or the run drains."""
+
+
+class GuestCodeFailed(RuntimeError):
+    """Code that runs outside the job failed; the text is what its process said of it."""

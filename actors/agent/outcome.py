@@ -18,7 +18,7 @@ import traceback
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from milepost.actors.agent.errors import EpisodeStopped, LimitReached
+from milepost.actors.agent.errors import EpisodeStopped, GuestCodeFailed, LimitReached
 from milepost.messages.rollout import EpisodeEnded
 from milepost.messages.shared import Purpose, Status
 
@@ -51,6 +51,9 @@ def read_ending(error: BaseException | None) -> Ending:
             return Ending(limit=error.limit)
         case EpisodeStopped():
             return Ending(stopped=str(error))
+        case GuestCodeFailed():
+            # Where it was raised here tells nothing; where it was raised there is in the text.
+            return Ending(error=str(error)[:CAUSE_CHARS_MAX])
         case _:
             return Ending(error=tell_error(error))
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import AsyncIterator
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -36,19 +38,14 @@ async def run(context: ActorContext) -> None:
         episodes_max=config.episodes_max,
         alive_every_s=rollout.lease_s * ALIVE_SHARE if rollout else None,
     )
-    pool = await _reward_pool(topology)
-    try:
+    async with open_rewards(topology, config.reward_workers) as rewards:
         await agent.start()
         try:
-            rewards = _rewards(topology, pool)
             episodes = Episodes(agent, context.bus, rewards)
             facts: dict[str, object] = {"agent": config.agent, "episodes_max": config.episodes_max}
             await context.serve(core, facts=facts, perform=episodes.perform)
         finally:
             await agent.stop()
-    finally:
-        if pool is not None:
-            await pool.close()
 
 
 class AgentError(ValueError):
@@ -82,23 +79,33 @@ def make_agent(path: str, options: dict[str, Any], data_options: dict[str, Any])
     return agent
 
 
-async def _reward_pool(topology: Topology) -> RewardPool | None:
-    data, config = topology.data, topology.actors.agent
-    if data is None or config is None or not data.reward or is_async(resolve_reward(data.reward)):
-        return None
+@contextlib.asynccontextmanager
+async def open_rewards(topology: Topology, workers: int) -> AsyncIterator[Rewards]:
+    """The run's reward function, with its worker processes as long as the block lasts.
+
+    Args:
+        topology: names it, and its deadline.
+        workers: processes of a synchronous one.
+
+    Raises:
+        RewardFailed: it cannot be loaded.
+    """
+    data = topology.data
+    if data is None or not data.reward:
+        yield Rewards(None, None, 0.0)
+        return
+    function = resolve_reward(data.reward)
+    if is_async(function):
+        yield Rewards(function, None, data.reward_deadline_s)
+        return
     pool = RewardPool(
         data.reward,
-        workers=config.reward_workers,
+        workers=workers,
         deadline_s=data.reward_deadline_s,
         start_s=topology.system.timeouts.hello_s,
     )
-    await pool.start()
-    return pool
-
-
-def _rewards(topology: Topology, pool: RewardPool | None) -> Rewards:
-    data = topology.data
-    if data is None or not data.reward:
-        return Rewards(None, None, 0.0)
-    function = None if pool else resolve_reward(data.reward)
-    return Rewards(function, pool, data.reward_deadline_s)
+    try:
+        await pool.start()
+        yield Rewards(None, pool, data.reward_deadline_s)
+    finally:
+        await pool.close()

@@ -34,6 +34,7 @@ from milepost.supervisor.checks.resume import resume_goes_on
 from milepost.supervisor.checks.wiring import (
     actors_fit,
     evaluation_is_possible,
+    guests_find_a_door,
     model_is_given,
     names_are_free,
     staleness_is_settled,
@@ -70,6 +71,7 @@ CHECKS: Final = (
     Check(
         "the evaluator has prompts of its own and something to do", READING, evaluation_is_possible
     ),
+    Check("the guests' door has an address", READING, guests_find_a_door),
     # what it names on this machine, and what this machine has
     Check("assertions are on", FILES, python_asserts),
     Check("installed versions are the tested ones", FILES, versions_are_tested),

@@ -86,8 +86,8 @@ def _engine_slots(topology: Topology) -> Iterator[Finding]:
 def leases_outlast_episodes(subject: Subject) -> Iterator[Finding]:
     """An episode that is well and works long, taken from its agent in the middle."""
     topology = subject.topology
-    rollout, agent = topology.actors.rollout, topology.actors.agent
-    if rollout is None or agent is None:
+    rollout, actors = topology.actors.rollout, topology.actors
+    if rollout is None or (actors.agent is None and actors.guests is None):
         return
     reward_s = topology.data.reward_deadline_s if topology.data is not None else 0.0
     needed_s = topology.limits.seconds_max + reward_s

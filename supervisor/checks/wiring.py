@@ -18,6 +18,7 @@ from milepost.supervisor.checks.check import Finding, Note, Subject
 KINDS: Final = (
     "rollout",
     "agent",
+    "guests",
     "session",
     "engine",
     "buffer",
@@ -53,7 +54,7 @@ def actors_fit(subject: Subject) -> Iterator[Finding]:
         return
     estimator = topology.algorithm.estimator
     for kind in NEEDED[estimator]:
-        if kind not in present:
+        if kind not in present and not _is_replaced(kind, present):
             what = f"{estimator} needs the actor `{kind}`, and there is none"
             yield Problem(what, "$.actors", f"add [actors.{kind}]")
     for kind in present:
@@ -64,6 +65,22 @@ def actors_fit(subject: Subject) -> Iterator[Finding]:
     for table, config in (("model", topology.model), ("data", topology.data)):
         if config is None:
             yield Problem(f"{estimator} needs the table [{table}]", f"$.{table}", f"add [{table}]")
+
+
+def _is_replaced(kind: str, present: tuple[str, ...]) -> bool:
+    """Guests may run all the episodes; but an evaluation has a deadline and waits for none."""
+    return kind == "agent" and "guests" in present and "evaluator" not in present
+
+
+def guests_find_a_door(subject: Subject) -> Iterator[Finding]:
+    """A door that fails to listen after everything else has started."""
+    guests = subject.topology.actors.guests
+    if guests is None or guests.listen == "ipc":
+        return
+    where = "$.actors.guests.listen"
+    if not re.fullmatch(r"tcp://[^:/\s]+:\d{1,5}", guests.listen):
+        what = f'listen = "{guests.listen}" is no address of a door'
+        yield Problem(what, where, 'set "ipc", or "tcp://HOST:PORT" (PORT 0 takes a free one)')
 
 
 def names_are_free(subject: Subject) -> Iterator[Finding]:

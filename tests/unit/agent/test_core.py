@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from unit.agent.kit import order
 
-from milepost.actors.agent.core import AgentCore, CollectAlive, RunCode, StopCode
+from milepost.actors.agent.core import AgentCore, AwaitRoom, CollectAlive, RunCode, StopCode
 from milepost.actors.effects import (
     Effect,
     Received,
@@ -265,3 +265,23 @@ def test_every_episode_taken_ends_exactly_once(steps: list[tuple[str, int, int]]
         made.end(next(iter(made.running)))
     ended = Counter((name, attempt) for name, attempt, _ in made.endings())
     assert ended == Counter(ordered)
+
+
+def test_room_that_comes_and_goes_is_announced_and_what_waits_for_none_is_given_back() -> None:
+    """A host of guests: rollout must not send episodes to a door with nobody behind it."""
+    core = AgentCore("guests", episodes_max=4, alive_every_s=None, has_fixed_room=False)
+    assert core.start(0.0) == [AwaitRoom("room", 0)]
+    given = Received("rollout", order("g.0"))
+    [back] = core.handle(given, 0.0)
+    assert isinstance(back, Tell)
+    assert isinstance(back.message, EpisodeEnded)
+    assert back.message.status is Status.ABORTED
+    assert core.handle(WorkDone("room", 1), 1.0) == [AwaitRoom("room", 1)]
+    [started] = core.handle(Received("rollout", order("g.1")), 1.0)
+    assert isinstance(started, RunCode)
+    assert core.handle(Received("rollout", order("g.2")), 1.0) == []
+    [back, again] = core.handle(WorkDone("room", 0), 2.0)
+    assert isinstance(back, Tell)
+    assert back.message.trajectory_id == "g.2"  # type: ignore[attr-defined]
+    assert again == AwaitRoom("room", 0)
+    core.validate()

@@ -1,0 +1,279 @@
+"""Answers guests on a mailbox of their own, and hands them the episodes that the run gives out.
+
+Nothing of the run's own bus can be reached from here but the session of an episode that is the
+guest's: a guest asks, the door checks and asks in its place. That costs one more hop for each
+turn, and buys that one process alone has to be safe against strangers, that a client needs no
+address and one socket, and that rollout and sessions know nothing of guests.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from milepost.actors.agent.agent import Agent
+from milepost.actors.agent.episode import Episode
+from milepost.actors.agent.errors import (
+    ChatError,
+    EpisodeStopped,
+    GuestCodeFailed,
+    LimitReached,
+    RequestRefused,
+)
+from milepost.actors.guests.lobby import Give, GoesBack, Guest, Lobby, LobbyEffect
+from milepost.messages.bus import Bus, BusClosed, BusLimits, Incoming
+from milepost.messages.guests import (
+    GuestChat,
+    GuestEpisode,
+    GuestRefused,
+    JoinRun,
+    LeaveRun,
+    ReportEpisode,
+    ReportTaken,
+    RunJoined,
+    RunLeft,
+    TakeEpisodes,
+)
+from milepost.messages.session import ChatRefused, ChatReply
+from milepost.messages.shared import Message
+
+LIMITS: Final = BusLimits(
+    frame_bytes_max=1 << 25,
+    frames_max=8,
+    window_messages=64,
+    inbox_messages_max=1024,
+    outbox_messages_max=1024,
+    links_max=1024,
+)
+NAME_CHARS_MAX: Final = 64
+CLOSE_S: Final = 0.5
+OVER: Final = "the episode is over: the run stopped it, or its time was up"
+
+
+@dataclass(slots=True)
+class _Visit:
+    """One episode that is with a guest, or waits for one."""
+
+    episode: Episode
+    over: asyncio.Future[None]
+    chat: asyncio.Task[None] | None = None
+    asked: Incoming | None = None
+
+
+@dataclass(slots=True)
+class Door:
+    """The guests' mailbox and what lies behind it.
+
+    Attributes:
+        bus: its mailbox.
+        lobby: who is here.
+        heartbeat_s: see `RunJoined`.
+        silence_s: likewise.
+        data_options: `data.options` of the topology.
+    """
+
+    bus: Bus
+    lobby: Lobby
+    heartbeat_s: float
+    silence_s: float
+    data_options: dict[str, Any]
+    _visits: dict[str, _Visit] = field(default_factory=dict)
+    _timer: asyncio.TimerHandle | None = None
+    _room: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def serve(self) -> None:
+        """Answer guests until the mailbox is closed."""
+        while True:
+            try:
+                incoming = await self.bus.receive()
+            except BusClosed:
+                return
+            if incoming.wants_reply:
+                self._asked(incoming)
+
+    async def close(self) -> None:
+        """Say what was said, and close the mailbox."""
+        if self._timer is not None:
+            self._timer.cancel()
+        await self.bus.close(deadline_s=CLOSE_S)
+
+    async def room_other_than(self, room: int) -> int:
+        """How many episodes guests run, as soon as it is another number than `room`."""
+        while self.lobby.room == room:
+            self._room.clear()
+            await self._room.wait()
+        return self.lobby.room
+
+    async def host(self, episode: Episode) -> None:
+        """Have a guest run this episode.
+
+        Raises:
+            EpisodeStopped: no guest is here, or the one that had it is gone: to be issued again.
+            GuestCodeFailed: the guest's code failed.
+        """
+        name = f"{episode.trajectory_id}/{episode.attempt}"
+        assert name not in self._visits, name
+        visit = _Visit(episode, asyncio.get_running_loop().create_future())
+        self._visits[name] = visit
+        given = GuestEpisode(
+            episode_id=name,
+            trajectory_id=episode.trajectory_id,
+            attempt=episode.attempt,
+            prompt=episode.prompt,
+            limits=episode.limits,
+            purpose=episode.purpose,
+            seed=episode.seed,
+        )
+        try:
+            self._carry_out(self.lobby.add(given))
+            await visit.over
+        finally:
+            del self._visits[name]
+            if visit.chat is not None:
+                visit.chat.cancel()
+            self._carry_out(self.lobby.remove(name, OVER))
+
+    # ---- questions -----------------------------------------------------------------------
+
+    def _asked(self, incoming: Incoming) -> None:
+        message = incoming.message
+        if isinstance(message, JoinRun):
+            self.bus.reply(incoming, self._join(message))
+            return
+        if not isinstance(message, TakeEpisodes | GuestChat | ReportEpisode | LeaveRun):
+            told = f"{type(message).__name__} is nothing for guests to ask"
+            self.bus.reply(incoming, GuestRefused(kind="bad_request", reason=told))
+            return
+        guest = self.lobby.guest(message.token, self._now_s())
+        if guest is None:
+            told = "no guest has this token: join again, what you had was issued again"
+            self.bus.reply(incoming, GuestRefused(kind="unknown_guest", reason=told))
+            return
+        match message:
+            case TakeEpisodes(episodes_max=episodes_max, running=running):
+                now_s = self._now_s()
+                listed = frozenset(running)
+                self._carry_out(self.lobby.take(guest, episodes_max, listed, incoming, now_s))
+            case GuestChat():
+                self._chat(guest, incoming, message)
+            case ReportEpisode():
+                self.bus.reply(incoming, ReportTaken(counts=self._report(guest, message)))
+            case LeaveRun(token=token, reason=reason):
+                num_episodes = len(guest.episodes)
+                self._carry_out(self.lobby.leave(token, reason))
+                self.bus.reply(incoming, RunLeft(num_episodes=num_episodes))
+
+    def _join(self, message: JoinRun) -> Message:
+        token = secrets.token_hex(16)
+        name = message.name[:NAME_CHARS_MAX] or "guest"
+        why_not = self.lobby.join(token, name, message.episodes_max, self._now_s())
+        self._carry_out([])
+        if why_not:
+            return GuestRefused(kind="full", reason=why_not)
+        return RunJoined(
+            token=token,
+            heartbeat_s=self.heartbeat_s,
+            silence_s=self.silence_s,
+            data_options=self.data_options,
+        )
+
+    def _report(self, guest: Guest, message: ReportEpisode) -> bool:
+        visit = self._visits.get(message.episode_id)
+        if visit is None or visit.over.done() or message.episode_id not in guest.episodes:
+            return False
+        self.lobby.reported(guest, message.episode_id)
+        if message.error:
+            visit.over.set_exception(GuestCodeFailed(f"{guest.name}: {message.error}"))
+            return True
+        visit.episode.report(reward=message.reward, metrics=message.metrics, info=message.info)
+        visit.over.set_result(None)
+        return True
+
+    # ---- chats ---------------------------------------------------------------------------
+
+    def _chat(self, guest: Guest, incoming: Incoming, message: GuestChat) -> None:
+        visit = self._visits.get(message.episode_id)
+        if visit is None or visit.over.done() or message.episode_id not in guest.episodes:
+            told = f"episode {message.episode_id} is over, or is not this guest's"
+            self.bus.reply(incoming, GuestRefused(kind="unknown_episode", reason=told))
+            return
+        if visit.chat is not None and visit.asked is not None and not visit.chat.done():
+            # The session stops the older turn of a conversation for the newer one, too.
+            visit.chat.cancel()
+            told = "a newer request of this episode took its place"
+            self.bus.reply(visit.asked, ChatRefused(kind="closed", reason=told))
+        visit.asked = incoming
+        name = f"chat {message.episode_id}"
+        visit.chat = asyncio.create_task(self._talk(visit.episode, incoming, message), name=name)
+
+    async def _talk(self, episode: Episode, incoming: Incoming, message: GuestChat) -> None:
+        try:
+            reply = await episode.chat(
+                message.messages, tools=message.tools, tokens_max=message.tokens_max
+            )
+        except ChatError as error:
+            self.bus.reply(incoming, _refused(error))
+            return
+        except asyncio.CancelledError:
+            self.bus.reply(incoming, ChatRefused(kind="closed", reason=OVER))
+            raise
+        answer = ChatReply(
+            message=reply.message,
+            finish_reason=reply.finish_reason,
+            usage=reply.usage,
+            versions=reply.versions,
+        )
+        self.bus.reply(incoming, answer)
+
+    # ---- what the lobby orders -----------------------------------------------------------
+
+    def _carry_out(self, effects: list[LobbyEffect]) -> None:
+        for effect in effects:
+            match effect:
+                case Give(question, answer):
+                    assert isinstance(question, Incoming)
+                    self.bus.reply(question, answer)
+                case GoesBack(episode_id, reason):
+                    visit = self._visits[episode_id]
+                    if not visit.over.done():
+                        visit.over.set_exception(EpisodeStopped(reason))
+        self._room.set()
+        self._set_timer()
+
+    def _set_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        due_s = self.lobby.next_s()
+        if due_s is not None:
+            self._timer = asyncio.get_running_loop().call_at(due_s, self._tick)
+
+    def _tick(self) -> None:
+        self._carry_out(self.lobby.tick(self._now_s()))
+
+    def _now_s(self) -> float:
+        return asyncio.get_running_loop().time()
+
+
+def _refused(error: ChatError) -> ChatRefused:
+    match error:
+        case LimitReached():
+            return ChatRefused(kind="limit", reason=str(error), limit=error.limit)
+        case RequestRefused():
+            return ChatRefused(kind=error.kind, reason=error.reason)
+        case EpisodeStopped():
+            return ChatRefused(kind="closed", reason=str(error))
+        case _:
+            return ChatRefused(kind="engine", reason=str(error))
+
+
+class GuestHost(Agent):
+    """The agent of a door: each episode is some guest's."""
+
+    def __init__(self, door: Door) -> None:
+        self.door = door
+
+    async def run(self, episode: Episode) -> None:
+        """Have a guest run it."""
+        await self.door.host(episode)

@@ -1,0 +1,24 @@
+"""`--option NAME=VALUE`: keyword arguments of the user's own classes, as TOML values."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from milepost.configs.problem import ConfigError, Problem
+from milepost.configs.read import parse_value
+
+
+def read_options(words: Sequence[str]) -> dict[str, Any]:
+    """Name -> value; what is no TOML value is a string, as with `--set`.
+
+    Raises:
+        ConfigError: a word has no `=`, or begins as TOML and is none.
+    """
+    options: dict[str, Any] = {}
+    for word in words:
+        name, equals, value = word.partition("=")
+        if not equals or not name:
+            raise ConfigError([Problem(f"`{word}` is no NAME=VALUE", "--option", "add the =")])
+        options[name] = parse_value(value, "--option")
+    return options

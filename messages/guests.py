@@ -1,0 +1,138 @@
+"""What an agent from outside can ask at the guests' door; docs/agent-protocol.md tells it whole."""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+from msgspec import Struct
+
+from milepost.messages.shared import (
+    ChatMessage,
+    EpisodeLimits,
+    Finite,
+    Message,
+    NonNegative,
+    Positive,
+    Prompt,
+    Purpose,
+)
+
+
+class GuestEpisode(Struct, frozen=True, kw_only=True):
+    """One episode for a guest to run."""
+
+    episode_id: str
+    """Names it in everything the guest says of it; another attempt has another."""
+    trajectory_id: str
+    attempt: NonNegative
+    prompt: Prompt
+    limits: EpisodeLimits
+    """Kept by the run; the guest hears of it when one is reached."""
+    purpose: Purpose
+    seed: NonNegative
+    """For the environment's own randomness; equal for all members of a group."""
+
+
+class JoinRun(Message, kw_only=True):
+    """First word of a guest; answered with `RunJoined` or `GuestRefused`."""
+
+    name: str
+    """For people: logs and errors."""
+    episodes_max: NonNegative
+    """Credit: episodes it runs at once."""
+    client: str = ""
+    """Program and version, for people."""
+
+
+class RunJoined(Message, kw_only=True):
+    """Answer to `JoinRun`."""
+
+    token: str
+    """Proves in every later question who asks."""
+    heartbeat_s: float
+    """`TakeEpisodes` is answered within this time, also when there is nothing to tell."""
+    silence_s: float
+    """A guest not heard for longer is gone, and its episodes are issued again."""
+    data_options: dict[str, Any] = {}
+    """`data.options` of the topology."""
+
+
+class GuestRefused(Message, kw_only=True):
+    """Answer to any question of a guest that cannot be served; nothing was changed."""
+
+    kind: str
+    """full, unknown_guest (join again), unknown_episode, bad_request."""
+    reason: str
+
+
+class TakeEpisodes(Message, kw_only=True):
+    """Credit and heartbeat in one; answered with `EpisodesGiven` as soon as there is news.
+
+    One at a time: a second one has the first answered at once. What was given and is not in
+    `running` is given again, so that an answer that was lost costs nothing.
+    """
+
+    token: str
+    episodes_max: NonNegative
+    """Credit: episodes it runs at once, those in `running` included; 0 when it means to leave."""
+    running: tuple[str, ...]
+    """Ids of the episodes it has and has not reported."""
+
+
+class EpisodesGiven(Message, kw_only=True):
+    """Answer to `TakeEpisodes`."""
+
+    episodes: tuple[GuestEpisode, ...] = ()
+    """To be started now."""
+    cancelled: dict[str, str] = {}
+    """Episodes of `running` to be stopped at once, with the reason: nothing more counts."""
+
+
+class GuestChat(Message, kw_only=True):
+    """The whole history so far plus what is new; `ChatReply`, `ChatRefused` or `GuestRefused`."""
+
+    token: str
+    episode_id: str
+    messages: list[ChatMessage]
+    tools: list[dict[str, Any]] | None = None
+    """Nil: those of the prompt."""
+    tokens_max: Positive | None = None
+    """A tighter bound for this reply than the episode's."""
+
+
+class ReportEpisode(Message, kw_only=True):
+    """The guest's code is done with an episode; answered with `ReportTaken`."""
+
+    token: str
+    episode_id: str
+    reward: Finite | None = None
+    """Nil when the run has a reward function of its own, or there is none to give."""
+    metrics: dict[str, Finite] = {}
+    info: dict[str, Any] = {}
+    error: str = ""
+    """Why the code failed: no reward then, whatever else is set."""
+
+
+class ReportTaken(Message, kw_only=True):
+    """Answer to `ReportEpisode`."""
+
+    counts: bool
+    """False: the episode was over, or is somebody else's now, and the report changes nothing."""
+
+
+class LeaveRun(Message, kw_only=True):
+    """Last word of a guest; answered with `RunLeft`."""
+
+    token: str
+    reason: str
+
+
+class RunLeft(Message, kw_only=True):
+    """Answer to `LeaveRun`."""
+
+    num_episodes: NonNegative
+    """Episodes it had and had not reported: they are issued again."""
+
+
+GuestsInbox: TypeAlias = JoinRun | TakeEpisodes | GuestChat | ReportEpisode | LeaveRun
+"""What the guests' door can be asked."""

@@ -1,0 +1,275 @@
+"""The guests' door as a real process, and agents that join it from outside as real processes."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import sys
+from asyncio.subprocess import PIPE, Process
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+import pytest
+from unit.agent.kit import QUESTION, order, reply
+
+from milepost.actors.agent import Prompt
+from milepost.actors.guests.invitation import read_invitation
+from milepost.configs.actors import GuestsConfig, RolloutConfig
+from milepost.configs.run import DataConfig, RunConfig
+from milepost.configs.spec import ActorSpec, Address
+from milepost.configs.topology import ActorsConfig, Topology
+from milepost.messages.agent import CancelEpisode
+from milepost.messages.bus import Bus, Incoming, Unanswered
+from milepost.messages.guests import JoinRun
+from milepost.messages.rollout import AgentReady, EpisodeEnded
+from milepost.messages.session import ChatTurn
+from milepost.messages.supervisor import Begin, Hello, Ready, Welcome
+
+pytestmark = pytest.mark.timeout(90)
+
+PEERS: Final = ("supervisor", "rollout", "session-0")
+WAIT_S: Final = 30.0
+MILEPOST: Final = (
+    sys.executable,
+    "-P",
+    "-c",
+    "from milepost.launch.cli import main; raise SystemExit(main())",
+)
+TESTS: Final = Path(__file__).parents[1]
+
+
+@dataclass
+class Job:
+    """A running job, as far as a door can tell: its peers are played here."""
+
+    folder: Path
+    buses: dict[str, Bus]
+    heard: asyncio.Queue[Any] = field(default_factory=lambda: asyncio.Queue(256))
+    answers_chats: bool = True
+    guests: list[Process] = field(default_factory=list)
+    held: list[tuple[Bus, Incoming]] = field(default_factory=list)
+    """Chats that were not answered."""
+
+    async def serve(self, name: str) -> None:
+        bus = self.buses[name]
+        while True:
+            self._handle(bus, await bus.receive())
+
+    def _handle(self, bus: Bus, incoming: Incoming) -> None:
+        match incoming.message:
+            case Hello():
+                bus.reply(incoming, Welcome())
+            case Ready():
+                bus.tell("guests", Begin(), deadline_s=WAIT_S)
+            case ChatTurn():
+                self.heard.put_nowait(incoming.message)
+                self.held.append((bus, incoming))
+                if self.answers_chats:
+                    self.release()
+            case AgentReady() | EpisodeEnded():
+                self.heard.put_nowait(incoming.message)
+            case _:
+                pass
+
+    def release(self) -> None:
+        """Answer what was held back."""
+        held, self.held = self.held, []
+        for bus, incoming in held:
+            bus.reply(incoming, reply("cat"))
+
+    async def next(self, kind: type) -> Any:
+        while True:
+            message = await self.heard.get()
+            if isinstance(message, kind):
+                return message
+
+    async def room(self, episodes_max: int) -> None:
+        """Wait until rollout was told of this much room."""
+        while (await self.next(AgentReady)).episodes_max != episodes_max:
+            pass
+
+    async def tell(self, message: Any) -> None:
+        await self.buses["rollout"].tell("guests", message, deadline_s=WAIT_S)
+
+    async def visit(self, agent: str, *words: str) -> Process:
+        """`milepost agent AGENT --connect ...`, as a person starts it."""
+        process = await asyncio.create_subprocess_exec(
+            *MILEPOST, "agent", agent, "--connect", str(self.folder), "--name", "visitor", *words,
+            stdout=PIPE, env=environment(),
+        )  # fmt: skip
+        self.guests.append(process)
+        return process
+
+
+def environment() -> dict[str, str]:
+    inherited = os.environ.get("PYTHONPATH", "")
+    return {**os.environ, "PYTHONPATH": os.pathsep.join([str(TESTS), inherited])}
+
+
+@contextlib.asynccontextmanager
+async def job(folder: Path, reward: str = "", **config: Any) -> AsyncIterator[Job]:
+    """Start the door, greet it and let it begin; kill everything at the end."""
+    addresses = {name: Address(endpoint=f"ipc://{folder}/{name}") for name in (*PEERS, "guests")}
+    topology = Topology(
+        run=RunConfig(name="test", steps=1),
+        data=DataConfig(prompts="x", reward=reward, options={"split": "a"}),
+        actors=ActorsConfig(rollout=RolloutConfig(), guests=GuestsConfig(**config)),
+    )
+    spec = ActorSpec(
+        actor="guests", kind="guests", index=0, incarnation=1, run_id="r1", run_folder=str(folder),
+        addresses=addresses, topology=topology, topology_hash="h",
+    )  # fmt: skip
+    written = folder / "spec.json"
+    written.write_bytes(msgspec.json.encode(spec))
+    buses = {
+        peer: await Bus.open(name=peer, incarnation=1, run_id="r1", addresses=addresses)
+        for peer in PEERS
+    }
+    scene = Job(folder, buses)
+    tasks = [asyncio.create_task(scene.serve(peer)) for peer in PEERS]
+    door = await asyncio.create_subprocess_exec(
+        sys.executable, "-P", "-m", "milepost.actors", "--spec", str(written), env=environment()
+    )
+    try:
+        await scene.room(0)
+        yield scene
+    finally:
+        for process in (*scene.guests, door):
+            if process.returncode is None:
+                process.kill()
+            await process.communicate()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for bus in buses.values():
+            await bus.close(deadline_s=0.5)
+
+
+def prompt(**metadata: Any) -> Prompt:
+    return Prompt(prompt_id="p", messages=[QUESTION], label="cat", metadata=metadata)
+
+
+async def leave(process: Process) -> dict[str, int]:
+    """Ask a guest to leave, as Ctrl-C does; what it did."""
+    process.send_signal(signal.SIGINT)
+    stdout, _ = await process.communicate()
+    assert process.returncode == 0
+    counts: dict[str, int] = json.loads(stdout)
+    return counts
+
+
+async def test_a_guest_joins_works_is_judged_like_any_agent_and_leaves_without_a_loss(
+    tmp_path: Path,
+) -> None:
+    """The run's reward function judges; a broken episode fails by name; a cancelled one aborts.
+
+    The room that rollout knows of is the guest's, from its first word to its last.
+    """
+    notes = tmp_path / "notes"
+    async with job(tmp_path, reward="proc.agent_rewards:exact") as scene:
+        option = f'notes="{notes}"'
+        guest = await scene.visit(
+            "proc.agent_code:Asker", "--episodes", "3", "--json", "--option", option
+        )
+        await scene.room(3)
+        await scene.tell(order("g.0", prompt=prompt()))
+        ended = await scene.next(EpisodeEnded)
+        assert (ended.status.value, ended.reward, ended.cause) == ("completed", 1.0, "")
+        assert (ended.metrics, ended.num_turns) == ({"solved": 1.0}, 1)
+        await scene.tell(order("g.1", prompt=prompt(raises=True)))
+        ended = await scene.next(EpisodeEnded)
+        assert (ended.status.value, ended.reward) == ("failed", None)
+        assert "visitor: RuntimeError: tool broke, at " in ended.cause
+        scene.answers_chats = False
+        await scene.tell(order("g.2", prompt=prompt()))
+        turn = await scene.next(ChatTurn)
+        assert (turn.trajectory_id, turn.attempt) == ("g.2", 0)
+        await scene.tell(CancelEpisode(trajectory_id="g.2", reason="group dropped"))
+        ended = await scene.next(EpisodeEnded)
+        assert (ended.status.value, ended.cause) == ("aborted", "group dropped")
+        assert await leave(guest) == {"cancelled": 1, "failed": 1, "reported": 1}
+    assert notes.read_text().splitlines() == ["started with {'split': 'a'}", "stopped"]
+
+
+async def test_a_guest_that_leaves_finishes_what_it_has_and_takes_nothing_new(
+    tmp_path: Path,
+) -> None:
+    async with job(tmp_path) as scene:
+        scene.answers_chats = False
+        guest = await scene.visit("proc.agent_code:Teller", "--episodes", "4", "--json")
+        await scene.room(4)
+        await scene.tell(order("g.0", prompt=prompt()))
+        await scene.next(ChatTurn)
+        guest.send_signal(signal.SIGINT)
+        await scene.room(1)
+        scene.release()
+        assert (await scene.next(EpisodeEnded)).reward == 1.0
+        stdout, _ = await guest.communicate()
+        assert json.loads(stdout) == {"reported": 1}
+
+
+async def test_episodes_of_a_guest_that_is_killed_go_back_once(tmp_path: Path) -> None:
+    """Aborted, not failed: nobody's verdict. The next guest gets the next attempt."""
+    async with job(tmp_path, silence_s=2.0) as scene:
+        scene.answers_chats = False
+        first = await scene.visit("proc.agent_code:Teller", "--episodes", "2")
+        await scene.room(2)
+        await scene.tell(order("g.0", prompt=prompt()))
+        await scene.tell(order("g.1", prompt=prompt()))
+        await scene.next(ChatTurn)
+        await scene.next(ChatTurn)
+        first.kill()
+        ends = [await scene.next(EpisodeEnded) for _ in range(2)]
+        assert sorted(ended.trajectory_id for ended in ends) == ["g.0", "g.1"]
+        assert {ended.status.value for ended in ends} == {"aborted"}
+        assert ends[0].cause == "guest visitor left: it was silent for 2 s"
+        scene.answers_chats = True
+        await scene.visit("proc.agent_code:Teller", "--episodes", "1")
+        await scene.room(1)
+        await scene.tell(order("g.0", attempt=1, prompt=prompt()))
+        ended = await scene.next(EpisodeEnded)
+        assert (ended.status.value, ended.attempt, ended.reward) == ("completed", 1, 1.0)
+        assert scene.heard.empty()
+
+
+async def test_over_tcp_only_the_invited_come_in(tmp_path: Path) -> None:
+    """The invitation's key opens; a key of one's own does not, and neither does no key."""
+    async with job(tmp_path, listen="tcp://127.0.0.1:0") as scene:
+        path = tmp_path / ".milepost" / "guests.json"
+        assert path.stat().st_mode & 0o077 == 0
+        invitation = read_invitation(str(tmp_path))
+        assert invitation.endpoint.startswith("tcp://127.0.0.1:")
+        stranger = await Bus.open(
+            name="stranger",
+            incarnation=0,
+            run_id="r1",
+            addresses={
+                "guests-door": Address(
+                    endpoint=invitation.endpoint, public_key=invitation.server_public_key
+                )
+            },
+            secret_key="JTKVSB%%)wK0E.X)V>+}o?pNmC{O&4W4b!Ni{Lh6",
+        )
+        with pytest.raises(Unanswered, match="refused"):
+            await stranger.ask("guests-door", JoinRun(name="x", episodes_max=1), deadline_s=2.0)
+        await stranger.close(deadline_s=0.1)
+        await scene.visit("proc.agent_code:Teller", "--episodes", "1")
+        await scene.room(1)
+        await scene.tell(order("g.0", prompt=prompt()))
+        assert (await scene.next(EpisodeEnded)).reward == 1.0
+
+
+async def test_a_job_that_is_not_there_is_said_in_words(tmp_path: Path) -> None:
+    process = await asyncio.create_subprocess_exec(
+        *MILEPOST, "agent", "proc.agent_code:Teller", "--connect", str(tmp_path), stderr=PIPE,
+        env=environment(),
+    )  # fmt: skip
+    _, stderr = await process.communicate()
+    assert process.returncode == 2
+    assert "no invitation at" in stderr.decode()
