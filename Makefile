@@ -39,7 +39,7 @@ lint: $(DEV)
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/codespell
-	$(BIN)/lint-imports --no-logo
+	PYTHONPATH=.typing $(BIN)/lint-imports --no-logo
 	$(BIN)/mypy
 	$(BIN)/mypy tests
 
