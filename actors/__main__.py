@@ -78,6 +78,7 @@ async def _live(spec: ActorSpec) -> None:
         addresses=spec.addresses,
         limits=BusLimits(**msgspec.structs.asdict(spec.topology.system.bus)),
         secret_key=spec.secret_key,
+        listen_fd=spec.listen_fd,
     )
     context = ActorContext(spec, bus)
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, context.stopping.set)

@@ -33,5 +33,7 @@ class ActorSpec(Struct, frozen=True, kw_only=True):
     topology_hash: str
     secret_key: str = ""
     """CURVE secret key (Z85) when the run has tcp edges."""
+    listen_fd: int = -1
+    """Inherited descriptor of the bound, listening tcp socket of this actor's mailbox."""
     resume_step: int | None = None
     """Step of the checkpoint to go on from; None for a fresh run."""

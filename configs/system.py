@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from milepost.configs.base import Config, Positive, PositiveFloat
 
 
@@ -40,5 +42,13 @@ class BusConfig(Config, kw_only=True):
 class SystemConfig(Config, kw_only=True):
     """`[system]`"""
 
+    place: str = "local"
+    """Where processes are started. `local` is this machine; `ssh`, `slurm` and `kubernetes` are
+    refused until they are there."""
+    transport: Literal["ipc", "tcp"] = "ipc"
+    """How actors talk. `ipc`: sockets in a folder that only this user can enter, large arrays in
+    shared memory. `tcp`: encrypted, with keys made for this run; arrays travel in frames."""
+    host: str = "127.0.0.1"
+    """Address of this machine that tcp mailboxes are bound to, and that peers connect to."""
     timeouts: TimeoutsConfig = TimeoutsConfig()
     bus: BusConfig = BusConfig()

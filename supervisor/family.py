@@ -11,13 +11,14 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from milepost.configs.dump import topology_hash
-from milepost.configs.spec import ActorSpec, Address
+from milepost.configs.spec import ActorSpec
 from milepost.configs.topology import Topology
 from milepost.messages.supervisor import ResourceReleased, ResourceTaken
 from milepost.supervisor.cleanup.reaper import Reaped, one_at_a_time, take_away
 from milepost.supervisor.cleanup.registry import Registry, identity_record, read_registry
 from milepost.supervisor.events import ChildExited, ChildNotStarted, ChildStarted, Event
 from milepost.supervisor.folder import RunFolder
+from milepost.supervisor.homes import Homes
 from milepost.supervisor.logs import last_lines, log_path
 from milepost.supervisor.places import Exit, Order, Place, Process
 from milepost.supervisor.plan import ChildPlan
@@ -32,13 +33,13 @@ class RunFacts:
     Attributes:
         topology: the resolved topology.
         run_id: random, new for each start of a supervisor.
-        addresses: of every actor and the supervisor.
+        homes: where every actor and the supervisor has its mailbox.
         resume_step: checkpoint to go on from.
     """
 
     topology: Topology
     run_id: str
-    addresses: dict[str, Address]
+    homes: Homes
     resume_step: int | None
 
 
@@ -80,6 +81,7 @@ class Family:
     def start(self, actor: str, incarnation: int) -> None:
         """Start one incarnation; it is reported, and so is its end."""
         plan, log = self._plans[actor], log_path(self._folder.path, actor)
+        homes = self._facts.homes
         written = log.stat().st_size if log.exists() else 0
         spec = ActorSpec(
             actor=actor,
@@ -88,9 +90,11 @@ class Family:
             incarnation=incarnation,
             run_id=self._facts.run_id,
             run_folder=str(self._folder.path),
-            addresses=self._facts.addresses,
+            addresses=homes.addresses,
             topology=self._facts.topology,
             topology_hash=self._topology_hash,
+            secret_key=homes.secret_key(actor),
+            listen_fd=homes.listen_fd(actor),
             resume_step=self._facts.resume_step,
         )
         try:
@@ -100,6 +104,7 @@ class Family:
                 log=log,
                 threads=plan.threads,
                 run_id=self._facts.run_id,
+                listen_fd=spec.listen_fd,
             )
             process = self._place.start(order)
         except OSError as error:

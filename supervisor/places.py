@@ -11,7 +11,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal, Protocol
@@ -32,6 +32,7 @@ class Order:
         log: file that gets its standard output and error, appended.
         threads: threads each numerical library may use.
         run_id: written into its environment, so that it and its offspring can be found.
+        listen_fd: descriptor of ours that it inherits under the same number; -1 for none.
     """
 
     actor: str
@@ -39,6 +40,7 @@ class Order:
     log: Path
     threads: int
     run_id: str
+    listen_fd: int = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +104,7 @@ class LocalPlace:
 
         The kernel sends the parent-death signal when the *thread* that started a child ends.
         """
+        inherited = (self._death_read, *((order.listen_fd,) if order.listen_fd >= 0 else ()))
         with order.log.open("ab") as log:
             popen = subprocess.Popen(
                 [sys.executable, "-P", "-m", "milepost.actors", "--spec", str(order.spec)],
@@ -109,7 +112,7 @@ class LocalPlace:
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
-                pass_fds=(self._death_read,),
+                pass_fds=inherited,
                 env=self._environment(order, os.environ),
             )
         return LocalProcess(popen)
@@ -173,3 +176,8 @@ class LocalProcess:
         os.close(self._descriptor)
         name = signal.Signals(-code).name if code < 0 else ""
         self._ended.set_result(Exit(None if name else code, name))
+
+
+PLACES: Final[dict[str, Callable[[], Place]]] = {"local": LocalPlace}
+"""`system.place` -> what starts processes there. `ssh`, `slurm` and `kubernetes` are to implement
+the same `Place`: they run `python -P -m milepost.actors --spec FILE` on another host, over tcp."""

@@ -30,8 +30,9 @@ from milepost.supervisor.display import Display
 from milepost.supervisor.events import Broken, Interrupted
 from milepost.supervisor.family import Family, RunFacts
 from milepost.supervisor.folder import RunFolder
+from milepost.supervisor.homes import Homes
 from milepost.supervisor.outcome import Cause, Outcome, RunStatus, Verdict
-from milepost.supervisor.places import LocalPlace, Place
+from milepost.supervisor.places import PLACES, Place
 from milepost.supervisor.plan import children_of
 from milepost.supervisor.recording.recorder import Files, Recorder
 from milepost.supervisor.recording.resume import earlier_events
@@ -40,7 +41,6 @@ from milepost.supervisor.recording.tracker import trackers_of
 from milepost.supervisor.shell import Shell
 from milepost.supervisor.sockets import (
     ATTACH,
-    addresses,
     create_folder,
     endpoint,
     remove_folder,
@@ -71,7 +71,7 @@ async def supervise(
         resume_step: checkpoint of an earlier run in this folder to go on from; 0 when that had
             none yet: the run begins again, with what its journals hold. None for a new run.
         display: shown steps, events and snapshots.
-        place: where processes are started; this machine when left out.
+        place: where processes are started; left out, what `system.place` names.
 
     Returns:
         How the run ended; the same is in RUN/summary.json. No process, socket or shared memory
@@ -79,13 +79,14 @@ async def supervise(
 
     Raises:
         FolderInUse: another run goes on in this folder.
-        OSError: the run folder cannot be written.
+        OSError: the run folder cannot be written, or `system.host` not be bound.
         AddressError: the supervisor's mailbox cannot be bound.
         ConfigError: a tracking service is asked for whose package is not installed.
     """
     folder = RunFolder(run_folder)
     try:
-        return await _Run(topology, folder, resume_step, display).live(place or LocalPlace())
+        starter = place or PLACES[topology.system.place]()
+        return await _Run(topology, folder, resume_step, display).live(starter)
     finally:
         folder.close()
 
@@ -125,18 +126,19 @@ class _Run:
     async def _live(self, sockets: Path, place: Place) -> Outcome:
         timeouts, now_s = self._topology.system.timeouts, time.monotonic()
         core = SupervisorCore(tuple(self._plans.values()), timeouts, fingerprint(), now_s)
-        homes = addresses(sockets, self._plans)
-        # At step 0 no checkpoint is loaded; the weights are those that the run began with.
-        facts = RunFacts(self._topology, self._run_id, homes, self._resume_step or None)
-        async with self._shell(core, facts, place) as (shell, family):
-            home = endpoint(sockets, ATTACH)
-            door = await Door.open(home, self._run_id, shell, self._folder.path)
-            self._write_run_file(sockets, ended=False)
-            shell.start()
-            show = asyncio.create_task(_show(shell), name="show")
-            verdict = await self._verdict(shell, family)
-            show.cancel()
-            await door.close()
+        homes = Homes.open(self._topology.system, sockets, self._plans)
+        with contextlib.closing(homes):
+            # At step 0 no checkpoint is loaded; the weights are those that the run began with.
+            facts = RunFacts(self._topology, self._run_id, homes, self._resume_step or None)
+            async with self._shell(core, facts, place) as (shell, family):
+                home = endpoint(sockets, ATTACH)
+                door = await Door.open(home, self._run_id, shell, self._folder.path)
+                self._write_run_file(sockets, ended=False)
+                shell.start()
+                show = asyncio.create_task(_show(shell), name="show")
+                verdict = await self._verdict(shell, family)
+                show.cancel()
+                await door.close()
         return self._report(verdict, core, shell, sockets)
 
     def _own_sockets(self) -> Path:
@@ -169,8 +171,10 @@ class _Run:
                 name=SUPERVISOR,
                 incarnation=0,
                 run_id=self._run_id,
-                addresses=facts.addresses,
+                addresses=facts.homes.addresses,
                 limits=BusLimits(**msgspec.structs.asdict(self._topology.system.bus)),
+                secret_key=facts.homes.secret_key(SUPERVISOR),
+                listen_fd=facts.homes.own_listen_fd(),
             )
             files = Files(
                 self._folder.path,

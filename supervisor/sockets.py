@@ -1,9 +1,10 @@
-"""The private folder of a run's sockets, and the address of every actor in it."""
+"""The private folder of a run's sockets, the address of every actor in it, and tcp's listeners."""
 
 from __future__ import annotations
 
 import os
 import shutil
+import socket
 import tempfile
 from collections.abc import Iterable
 from pathlib import Path
@@ -15,6 +16,8 @@ from milepost.supervisor.cleanup.reaper import FOLDER_PREFIX, MARK
 
 PATH_CHARS_MAX: Final = 107
 """Longer paths do not fit into a socket address (`sun_path`) and fail with a confusing error."""
+BACKLOG: Final = 1024
+"""Connections that wait while a child is started again."""
 ATTACH: Final = "attach"
 """The socket for clients that are no actors."""
 
@@ -57,6 +60,18 @@ def endpoint(folder: Path, name: str) -> str:
             f" {PATH_CHARS_MAX}: shorten the actor's name or set XDG_RUNTIME_DIR to a shorter path"
         )
     return f"ipc://{path}"
+
+
+def listen(host: str) -> socket.socket:
+    """A listening tcp socket at a free port of this host, not inherited unless asked for.
+
+    Raises:
+        OSError: it is no address of this machine.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.create_server((host, 0), family=family, backlog=BACKLOG)
+    listener.setblocking(False)  # noqa: FBT003 - ZeroMQ takes it as it is
+    return listener
 
 
 def _base() -> str:

@@ -114,6 +114,7 @@ def _queues(actor: str, bus: Mapping[str, Any]) -> Iterator[Queue]:
             repeated=box["duplicates"],
             gaps=box["gaps"],
             given_up=box["skipped"] + box["refused"],
+            strangers=box["strangers"],
         ),
     )
     for link in bus["links"]:
@@ -136,13 +137,21 @@ def _queues(actor: str, bus: Mapping[str, Any]) -> Iterator[Queue]:
         )
 
 
-def _state(blocked: int, problem: str, *, repeated: int, gaps: int, given_up: int) -> str:
+def _state(
+    blocked: int, problem: str, *, repeated: int, gaps: int, given_up: int, strangers: int = 0
+) -> str:
     words = ["ok"]
     if blocked:
         words = [f"BLOCKED {blocked}"]
     if problem:
         words = [f"BROKEN: {problem}"]
-    for count, what in ((repeated, "repeated"), (gaps, "gaps"), (given_up, "given up")):
+    counted = (
+        (repeated, "repeated"),
+        (gaps, "gaps"),
+        (given_up, "given up"),
+        (strangers, "strangers refused"),
+    )
+    for count, what in counted:
         if count:
             words.append(f"{count} {what}")
     return ", ".join(words)

@@ -45,7 +45,6 @@ class KeyDoor:
         self, context: zmq.Context[zmq.Socket[bytes]], known: Callable[[], Iterable[str]]
     ) -> None:
         self._known = known
-        self.num_refused = 0
         socket = context.socket(zmq.ROUTER)
         socket.setsockopt(zmq.LINGER, 0)
         socket.setsockopt(zmq.RCVHWM, 1000)
@@ -64,7 +63,6 @@ class KeyDoor:
         if self._is_known(mechanism, credentials):
             verdict = (b"200", b"OK")
         else:
-            self.num_refused += 1
             verdict = (b"400", b"this key is not of the run")
         self._reader.send([*envelope, version, request_id, *verdict, b"", b""])
 

@@ -57,6 +57,7 @@ class MemoryTransport:
         self._paused = False
         self._scheduled = False
         self.num_oversized = 0
+        self.num_strangers = 0
 
     async def open(self, events: Events) -> None:
         """Take the mailbox of our name."""

@@ -59,6 +59,7 @@ def _mailbox(host: Host, mailbox: Mailbox, now: float) -> MailboxStatistics:
         skipped=mailbox.num_skipped,
         refused=mailbox.num_refused,
         junk=mailbox.num_junk + host.transport.num_oversized,
+        strangers=host.transport.num_strangers,
         replies_unacked=sum(len(one.replies) for one in mailbox.replies.owing.values()),
         reply_retries=mailbox.replies.num_retries,
         unroutable=mailbox.replies.num_unroutable,

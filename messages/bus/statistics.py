@@ -37,6 +37,8 @@ class MailboxStatistics:
     """Messages that could not be read; their sender was told."""
     junk: int
     """What was no message at all, and was dropped."""
+    strangers: int
+    """tcp only: connections that did not prove a key of the run, or have not yet."""
     replies_unacked: int
     """Answers that their asker has not acknowledged yet."""
     reply_retries: int

@@ -69,6 +69,11 @@ class Transport(Protocol):
         """Messages dropped because they had too many frames."""
         ...
 
+    @property
+    def num_strangers(self) -> int:
+        """Connections to our mailbox that did not prove a key of the run, or have not yet."""
+        ...
+
     async def close(self, linger_s: float) -> None:
         """Hand out what was sent, for at most `linger_s`, and free every socket and file."""
         ...

@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import secrets
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Protocol
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Final, Protocol
 
 import zmq
 from zmq.utils.monitor import parse_monitor_message
@@ -36,6 +36,12 @@ _WATCHED = (
     | zmq.EVENT_HANDSHAKE_FAILED_AUTH
     | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
 )
+
+
+_AT_THE_DOOR: Final = zmq.EVENT_ACCEPTED | zmq.EVENT_HANDSHAKE_SUCCEEDED
+LINK_EVENTS_MAX: Final = 100
+EVENTS_MAX: Final = 10_000
+"""Of one socket's comings and goings that were not looked at yet; further ones are not counted."""
 
 
 class Peer(Protocol):
@@ -90,6 +96,8 @@ class ZmqTransport:
         self._monitors: list[Reader] = []
         self._events: Events | None = None
         self._door: KeyDoor | None = None
+        self._num_accepted = 0
+        self._num_proven = 0
         self._address = contextlib.ExitStack()
 
     async def open(self, events: Events) -> None:
@@ -149,6 +157,30 @@ class ZmqTransport:
         socket.setsockopt(zmq.ZAP_DOMAIN, b"milepost")
         if self._listen_fd >= 0:
             socket.setsockopt(zmq.USE_FD, self._listen_fd)
+        self._monitor(socket, _AT_THE_DOOR, EVENTS_MAX, self._count_at_the_door)
+
+    def _monitor(
+        self,
+        socket: zmq.Socket[bytes],
+        events: int,
+        events_max: int,
+        noticed: Callable[[int], None],
+    ) -> None:
+        """Have these events of a socket reported."""
+        monitor = socket.get_monitor_socket(events)
+        monitor.setsockopt(zmq.LINGER, 0)
+        monitor.setsockopt(zmq.RCVHWM, events_max)
+
+        def report(frames: list[bytes | memoryview]) -> None:
+            noticed(parse_monitor_message([bytes(frame) for frame in frames])["event"])
+
+        self._monitors.append(Reader(monitor, report, 2))
+
+    def _count_at_the_door(self, event: int) -> None:
+        if event == zmq.EVENT_ACCEPTED:
+            self._num_accepted += 1
+        else:
+            self._num_proven += 1
 
     def _known_keys(self) -> Iterable[str]:
         yield from (peer.public_key for peer in self._addresses.values() if peer.public_key)
@@ -182,15 +214,10 @@ class ZmqTransport:
         """Report when the connection to this peer comes and goes."""
         assert self._events is not None
         changed = self._events.connection
-        monitor = socket.get_monitor_socket(_WATCHED)
-        monitor.setsockopt(zmq.LINGER, 0)
-        monitor.setsockopt(zmq.RCVHWM, 100)
-
         refused = False
 
-        def report(frames: list[bytes | memoryview]) -> None:
+        def noticed(event: int) -> None:
             nonlocal refused
-            event = parse_monitor_message([bytes(frame) for frame in frames])["event"]
             if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
                 refused = False
                 changed(peer, "")
@@ -200,7 +227,7 @@ class ZmqTransport:
             elif not refused:
                 changed(peer, "the connection was closed")
 
-        self._monitors.append(Reader(monitor, report, 2))
+        self._monitor(socket, _WATCHED, LINK_EVENTS_MAX, noticed)
 
     def knows(self, peer: str) -> bool:
         """Whether this peer has an address."""
@@ -229,6 +256,11 @@ class ZmqTransport:
             self._mailbox.pause(paused)
 
     @property
+    def num_strangers(self) -> int:
+        """How many tcp connections did not prove a key of the run, or have not yet."""
+        return max(0, self._num_accepted - self._num_proven)
+
+    @property
     def num_oversized(self) -> int:
         """Messages dropped because they had too many frames."""
         readers = (*self._links.values(), *([self._mailbox] if self._mailbox else ()))
@@ -242,6 +274,8 @@ class ZmqTransport:
             link.socket.disable_monitor()
             link.close(linger_s)
         if self._mailbox is not None:
+            if self._door is not None:
+                self._mailbox.socket.disable_monitor()
             self._mailbox.close(linger_s)
         if self._door is not None:
             self._door.close()

@@ -29,6 +29,7 @@ from milepost.supervisor.checks.machine import (
     trackers_are_installed,
     versions_are_tested,
 )
+from milepost.supervisor.checks.mailboxes import host_is_ours, place_exists, tcp_is_private
 from milepost.supervisor.checks.parts import parts_are_known
 from milepost.supervisor.checks.resume import resume_goes_on
 from milepost.supervisor.checks.wiring import (
@@ -66,6 +67,7 @@ CHECKS: Final = (
     Check("work in flight fits every actor that holds it", READING, work_fits),
     Check("leases are longer than any episode", READING, leases_outlast_episodes),
     Check("limits of the bus and deadlines agree", READING, system_limits_agree),
+    Check("there is such a place to start processes", READING, place_exists),
     Check("families, matchers and filters have names that exist", READING, parts_are_known),
     Check("devices have names that exist", READING, devices_are_named),
     Check(
@@ -81,6 +83,8 @@ CHECKS: Final = (
     Check("the starting checkpoint is complete and of a known kind", FILES, checkpoint_is_complete),
     Check("every line of the prompt files is a prompt", FILES, prompts_are_readable),
     Check("the sockets of every actor have paths that fit", FILES, sockets_fit),
+    Check("tcp mailboxes are encrypted and ask for a key of the run", FILES, tcp_is_private),
+    Check("tcp mailboxes have an address of this machine", FILES, host_is_ours),
     Check("disk, memory, shared memory and open files suffice", FILES, machine_has_room),
     # the user's own code, in a process of its own
     Check(

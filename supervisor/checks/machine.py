@@ -54,6 +54,7 @@ class Machine:
         temporary_folder: where the sockets' folder is made.
         requirements: each requirement of milepost, with the installed version ("" when missing).
         asserts: whether `assert` is executed.
+        curve: whether sockets over tcp can be encrypted.
     """
 
     disk_free_bytes: int
@@ -64,10 +65,13 @@ class Machine:
     temporary_folder: str
     requirements: tuple[tuple[str, str], ...]
     asserts: bool
+    curve: bool
 
     @classmethod
     def look(cls, folder: Path) -> Machine:
         """Look at the machine; `folder` is where the run will write, made or not."""
+        import zmq  # a fifth of the time that `--help` takes
+
         existing = next(
             path for path in (folder.absolute(), *folder.absolute().parents) if path.exists()
         )
@@ -82,6 +86,7 @@ class Machine:
             temporary_folder=tempfile.gettempdir(),
             requirements=_requirements(),
             asserts=__debug__,
+            curve=zmq.has("curve"),
         )
 
 

@@ -26,7 +26,7 @@ RUN: dict[str, Any] = {
 
 def mailbox(**changed: object) -> dict[str, Any]:
     names = ("depth", "peak", "senders", "blocked_senders", "received", "handled", "duplicates")
-    rest = ("gaps", "skipped", "refused")
+    rest = ("gaps", "skipped", "refused", "strangers")
     return {**dict.fromkeys((*names, *rest), 0), "max": 4096, "oldest_age_s": 0.0, **changed}
 
 
@@ -98,7 +98,7 @@ def test_queues_show_what_is_full_with_rates_of_each_actors_own_clock() -> None:
     """Heartbeats come when they come; a rate is over the sender's time, not the reader's."""
     early = bus(mailbox(received=10, handled=10), link("trainer-0", sent=100, unacked=10))
     late = bus(
-        mailbox(received=14, handled=12, depth=2, oldest_age_s=4.1, gaps=1),
+        mailbox(received=14, handled=12, depth=2, oldest_age_s=4.1, gaps=1, strangers=3),
         link("trainer-0", sent=340, unacked=256, depth=3, peak=5, oldest_age_s=31.2),
         link("engine-0"),
         link("agent-0", sent=1, problem="no mailbox there", retries=7),
@@ -114,7 +114,10 @@ def test_queues_show_what_is_full_with_rates_of_each_actors_own_clock() -> None:
             "session-0 -> agent-0        0   256     0    0.0s    0.0    0.0"
             "  BROKEN: no mailbox there, 7 repeated"
         ),
-        "inbox of session-0          2  4096     0    4.1s    2.0    1.0  ok, 1 gaps",
+        (
+            "inbox of session-0          2  4096     0    4.1s    2.0    1.0"
+            "  ok, 1 gaps, 3 strangers refused"
+        ),
     ]
 
 

@@ -33,6 +33,7 @@ MACHINE = Machine(
     temporary_folder="/tmp",
     requirements=(("torch>=2.9", "2.13.0+cpu"),),
     asserts=True,
+    curve=True,
 )
 
 

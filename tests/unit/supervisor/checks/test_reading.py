@@ -25,6 +25,7 @@ MACHINE = Machine(
     temporary_folder="/tmp",
     requirements=(),
     asserts=True,
+    curve=True,
 )
 GRPO: dict[str, Any] = {
     "run": {"name": "tiny", "steps": 100},
