@@ -45,12 +45,14 @@ class Run:
         folder: its run folder.
         run_id: part of every message; a supervisor of another run refuses it.
         endpoint: where clients are answered.
+        statistics: where a snapshot is published every second.
         pid: of the supervisor.
     """
 
     folder: Path
     run_id: str
     endpoint: str
+    statistics: str
     pid: int
 
 
@@ -109,7 +111,7 @@ def _read_run(folder: Path) -> Run:
             f"the supervisor of {folder} (pid {facts['pid']}) is gone,"
             f" `milepost reap {folder}` cleans up after it"
         )
-    return Run(folder, facts["run_id"], facts["endpoint"], facts["pid"])
+    return Run(folder, facts["run_id"], facts["endpoint"], facts["statistics"], facts["pid"])
 
 
 class Client:

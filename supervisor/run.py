@@ -18,6 +18,7 @@ import msgspec
 from milepost.configs.topology import Topology
 from milepost.messages.bus import Bus, BusLimits
 from milepost.messages.bus.borrowing import segment_prefix
+from milepost.messages.bus.broadcast import Broadcast
 from milepost.messages.schema import fingerprint
 from milepost.messages.supervisor import EventReported
 from milepost.supervisor.attach import Door
@@ -41,6 +42,7 @@ from milepost.supervisor.recording.tracker import trackers_of
 from milepost.supervisor.shell import Shell
 from milepost.supervisor.sockets import (
     ATTACH,
+    STATISTICS,
     create_folder,
     endpoint,
     remove_folder,
@@ -135,9 +137,11 @@ class _Run:
                 door = await Door.open(home, self._run_id, shell, self._folder.path)
                 self._write_run_file(sockets, ended=False)
                 shell.start()
-                show = asyncio.create_task(_show(shell), name="show")
+                spoken = Broadcast(endpoint(sockets, STATISTICS), SUPERVISOR, self._run_id)
+                show = asyncio.create_task(_show(shell, spoken), name="show")
                 verdict = await self._verdict(shell, family)
                 show.cancel()
+                await spoken.close()
                 await door.close()
         return self._report(verdict, core, shell, sockets)
 
@@ -242,15 +246,18 @@ class _Run:
         facts = {
             **self._about,
             "endpoint": endpoint(sockets, ATTACH),
+            "statistics": endpoint(sockets, STATISTICS),
             "started_at": self._started_at,
             "ended": ended,
         }
         self._folder.write_json(RUN_FILE, facts)
 
 
-async def _show(shell: Shell) -> None:
+async def _show(shell: Shell, broadcast: Broadcast) -> None:
     while True:
         shell.show_snapshot()
+        if broadcast.is_heard:
+            await broadcast.say(shell.snapshot())
         await asyncio.sleep(SNAPSHOT_S)
 
 

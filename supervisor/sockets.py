@@ -20,6 +20,8 @@ BACKLOG: Final = 1024
 """Connections that wait while a child is started again."""
 ATTACH: Final = "attach"
 """The socket for clients that are no actors."""
+STATISTICS: Final = "statistics"
+"""The PUB socket: a snapshot a second for everybody who watches."""
 
 
 def create_folder(run_id: str) -> Path:

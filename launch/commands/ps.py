@@ -11,18 +11,22 @@
     loop p99  how late its event loop runs, milliseconds
     doing     what it works on or waits for, in its own words
 
-Read-only; it may come, go and crash without the run noticing.
+With --watch again every second. Read-only; it may come, go and crash without the run noticing.
 """
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from milepost.launch.attach import add_run_arguments, ask_once, attached, find_run, print_json
 from milepost.launch.exits import Exit
 from milepost.launch.tables import LEFT, RIGHT, seconds, table
+from milepost.launch.watching import add_watch_argument, watch
+
+if TYPE_CHECKING:
+    from milepost.messages.supervisor import Snapshot
 
 COLUMNS = (
     ("actor", LEFT),
@@ -39,7 +43,8 @@ COLUMNS = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """--run and --json."""
+    """--watch, --run and --json."""
+    add_watch_argument(parser)
     add_run_arguments(parser)
 
 
@@ -51,13 +56,20 @@ def run(arguments: argparse.Namespace) -> int:
 def _run(arguments: argparse.Namespace) -> int:
     from milepost.messages.supervisor import Snapshot, SnapshotRequested
 
+    if arguments.watch:
+        return watch(arguments, lambda one: lines_of(one.run, one.actors), facts_of)
     snapshot = ask_once(find_run(arguments.run), SnapshotRequested(), Snapshot)
     if arguments.json:
-        print_json({"run": snapshot.run, "actors": snapshot.actors})
+        print_json(facts_of(snapshot))
         return Exit.DONE
     for line in lines_of(snapshot.run, snapshot.actors):
         print(line)
     return Exit.DONE
+
+
+def facts_of(snapshot: Snapshot) -> dict[str, Any]:
+    """What --json prints."""
+    return {"run": snapshot.run, "actors": snapshot.actors}
 
 
 def lines_of(run_facts: Mapping[str, Any], actors: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -11,7 +11,8 @@
     state     ok; BLOCKED n: n messages or senders wait for room; BROKEN: there is no connection;
               then what was repeated, lost and asked for again, or given up, since the start
 
-Only queues that were ever used are shown. Read-only; takes two looks, --interval seconds apart.
+Only queues that were ever used are shown. Takes two looks, --interval seconds apart; with --watch
+again every second. Read-only.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from msgspec import Struct, structs
 from milepost.launch.attach import Client, add_run_arguments, attached, find_run, print_json
 from milepost.launch.exits import Exit
 from milepost.launch.tables import LEFT, RIGHT, seconds, table
+from milepost.launch.watching import add_watch_argument, watch
 from milepost.messages.supervisor import Snapshot, SnapshotRequested
 
 COLUMNS = (
@@ -58,12 +60,40 @@ class Queue(Struct, frozen=True):
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """--interval, --run and --json."""
     parser.add_argument("--interval", type=float, default=2.0, help="seconds between the looks")
+    add_watch_argument(parser)
     add_run_arguments(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Ask for two snapshots and print the difference."""
+    if arguments.watch:
+        since = Since()
+        return attached(
+            lambda: watch(
+                arguments,
+                lambda one: lines_of(since.queues(one)),
+                lambda one: {"queues": since.queues(one)},
+            )
+        )
     return attached(lambda: asyncio.run(_run(arguments)))
+
+
+class Since:
+    """Rates since each actor's heartbeat before the one that is shown."""
+
+    def __init__(self) -> None:
+        self._before: dict[str, dict[str, Any]] = {}
+        self._shown: dict[str, Queue] = {}
+
+    def queues(self, snapshot: Snapshot) -> list[Queue]:
+        """The queues at this look; an actor that has not beaten since the last is shown as then."""
+        actors = with_supervisor(snapshot)
+        spent_s = between(list(self._before.values()), actors)
+        fresh = [actor for actor in actors if spent_s[actor["actor"]] != 0]
+        found = with_rates(queues_of(self._before.values()), queues_of(fresh), spent_s)
+        self._before |= {actor["actor"]: actor for actor in fresh}
+        self._shown |= {queue.name: queue for queue in found}
+        return [self._shown[name] for name in queues_of(actors) if name in self._shown]
 
 
 async def _run(arguments: argparse.Namespace) -> int:
@@ -87,7 +117,7 @@ def with_supervisor(snapshot: Snapshot) -> list[dict[str, Any]]:
     return [*snapshot.actors, own]
 
 
-def queues_of(actors: Sequence[Mapping[str, Any]]) -> dict[str, Queue]:
+def queues_of(actors: Iterable[Mapping[str, Any]]) -> dict[str, Queue]:
     """Every queue that was ever used, by name, as of the actors' last heartbeats."""
     found = (
         queue

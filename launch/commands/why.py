@@ -20,6 +20,7 @@ from milepost.launch.attach import (
 )
 from milepost.launch.exits import Exit
 from milepost.launch.tables import seconds
+from milepost.launch.watching import add_watch_argument, watch
 
 SILENT_S: Final = 3.0
 """Three heartbeats."""
@@ -30,8 +31,9 @@ EVENTS_MAX: Final = 5
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """[ACTOR], --run and --json."""
+    """[ACTOR], --watch, --run and --json."""
     parser.add_argument("actor", nargs="?", metavar="ACTOR", help="process name, such as engine-0")
+    add_watch_argument(parser)
     add_run_arguments(parser)
 
 
@@ -43,20 +45,26 @@ def run(arguments: argparse.Namespace) -> int:
 def _run(arguments: argparse.Namespace) -> int:
     from milepost.messages.supervisor import Snapshot, SnapshotRequested
 
-    snapshot = ask_once(find_run(arguments.run), SnapshotRequested(), Snapshot)
-    actors = chosen(snapshot.actors, arguments.actor)
-    if arguments.json:
+    def lines(snapshot: Snapshot) -> list[str]:
+        actors = chosen(snapshot.actors, arguments.actor)
+        return list(lines_of(snapshot.run, actors, snapshot.events))
+
+    def facts(snapshot: Snapshot) -> dict[str, Any]:
         keys = ("actor", "state", "state_s", "heard_s", "progress_s", "working_on")
-        print_json(
-            {
-                "run": snapshot.run,
-                "actors": [{key: actor[key] for key in keys} for actor in actors],
-                "trouble": trouble(snapshot.events),
-            }
-        )
-        return Exit.DONE
-    for line in lines_of(snapshot.run, actors, snapshot.events):
-        print(line)
+        actors = chosen(snapshot.actors, arguments.actor)
+        return {
+            "run": snapshot.run,
+            "actors": [{key: actor[key] for key in keys} for actor in actors],
+            "trouble": trouble(snapshot.events),
+        }
+
+    if arguments.watch:
+        return watch(arguments, lines, facts)
+    snapshot = ask_once(find_run(arguments.run), SnapshotRequested(), Snapshot)
+    if arguments.json:
+        print_json(facts(snapshot))
+    else:
+        print("\n".join(lines(snapshot)))
     return Exit.DONE
 
 

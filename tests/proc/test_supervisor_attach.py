@@ -76,6 +76,38 @@ def test_the_attached_commands_tell_the_state_of_the_run(tmp_path: Path) -> None
         assert "milepost/actors" in stacks.stdout.replace("/actors/", "milepost/actors/")
 
 
+def test_watching_is_a_picture_a_second_until_the_run_ends(tmp_path: Path) -> None:
+    """Published once for all who watch; a watcher that dies is not missed."""
+    words = (["ps", "--watch", "--json"], ["queues", "--watch"], ["why", "idle-0", "--watch"])
+    code = "import sys; from milepost.launch.cli import main; sys.exit(main())"
+    with going_on(tmp_path) as run:
+        watchers = [
+            subprocess.Popen(
+                [sys.executable, "-P", "-c", code, *each, "--run", str(run.folder)],
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+                env=environment(),
+            )
+            for each in words
+        ]
+        ps, queues, why = watchers
+        assert ps.stdout is not None
+        assert queues.stdout is not None
+        first, second = (json.loads(ps.stdout.readline()) for _ in range(2))
+        assert second["run"]["step"] > first["run"]["step"]
+        shown = "".join(queues.stdout.readline() for _ in range(15))
+        assert shown.count("inbox of supervisor") >= 2
+        why.kill()
+        run.signal(signal.SIGINT)
+        assert run.end() == 1
+        for watcher in watchers:
+            _, said = watcher.communicate(timeout=30)
+            assert watcher is why or "has ended" in said
+        assert [watcher.returncode for watcher in watchers] == [0, 0, -signal.SIGKILL]
+        assert milepost("ps", "--watch", "--run", str(run.folder)).returncode == 3
+
+
 def test_a_stuck_actor_still_gives_its_stacks(tmp_path: Path) -> None:
     """Its loop cannot answer, so a signal makes it write them; the line to blame is in them."""
     stuck = custom("later", "later", 'what = "stuck"\nafter_s = 1.0')

@@ -61,6 +61,7 @@ def knock(endpoint: str, server_key: str) -> list[str]:
     for with_keys in (True, False):
         stranger = context.socket(zmq.DEALER)
         stranger.linger = 0
+        stranger.set_hwm(10)
         stranger.reconnect_ivl = -1
         if with_keys:
             public, secret = new_keys()
