@@ -19,7 +19,7 @@ PAGE = Path(__file__).parents[3] / "docs" / "writing-an-agent.md"
 def documented_agent() -> Agent:
     """The class of the page's first example."""
     text = PAGE.read_text(encoding="utf-8")
-    start = text.index("    from milepost.actors.agent import")
+    start = text.index("    from milepost import")
     end = text.index("\nName it in the topology")
     names: dict[str, Any] = {}
     exec(compile(textwrap.dedent(text[start:end]), str(PAGE), "exec"), names)

@@ -1,0 +1,181 @@
+// An agent that joins a running job: takes episodes, talks to the model, reports, leaves.
+
+import { Link, Unanswered, type Answer, type Fields, type Invitation } from "./link.js";
+
+/** A chat message in the OpenAI shape. */
+export interface ChatMessage {
+  role: string;
+  content?: string | null;
+  tool_calls?: { id: string; type: "function"; function: { name: string; arguments: string } }[];
+  [key: string]: unknown;
+}
+
+export interface Reply {
+  message: ChatMessage;
+  finish_reason: "stop" | "length";
+  usage: { prompt_tokens: number; completion_tokens: number; cached_tokens: number };
+  versions: number[];
+}
+
+interface Given {
+  episode_id: string;
+  trajectory_id: string;
+  attempt: number;
+  prompt: { prompt_id: string; messages: ChatMessage[]; label: unknown;
+            metadata: Fields; tools: Fields[] };
+  limits: { turns_max: number; seconds_max: number; reply_tokens_max: number; tokens_max: number };
+  purpose: "train" | "evaluate";
+  seed: number;
+}
+
+/** Why a chat gave no reply. `limit`: name of a bound of the episode, else empty. */
+export class ChatError extends Error {
+  constructor(readonly kind: string, reason: string, readonly limit: string) {
+    super(`${kind}: ${reason}`);
+  }
+}
+
+export interface Report {
+  reward?: number;
+  metrics?: Record<string, number>;
+  info?: Fields;
+}
+
+const MARGIN_MS = 5000;
+const JOIN_MS = 20_000;
+const REPORT_MS = 30_000;
+const LEAVE_MS = 5000;
+
+/** One episode, as the agent sees it. */
+export class Episode {
+  /** Aborts when the run stops the episode, or a bound of time ends it. */
+  readonly signal: AbortSignal;
+  result: Report = {};
+
+  constructor(readonly given: Given, private readonly link: Link, private readonly token: string,
+              private readonly controller: AbortController) {
+    this.signal = controller.signal;
+  }
+
+  get prompt(): Given["prompt"] { return this.given.prompt; }
+  get limits(): Given["limits"] { return this.given.limits; }
+
+  /** The model's next reply; `messages` is the whole conversation so far. Throws `ChatError`. */
+  async chat(messages: ChatMessage[], options: { tools?: Fields[]; tokensMax?: number } = {}): Promise<Reply> {
+    const { type, body } = await this.link.ask("GuestChat", {
+      token: this.token, episode_id: this.given.episode_id, messages,
+      tools: options.tools, tokens_max: options.tokensMax,
+    }, this.given.limits.seconds_max * 1000 + MARGIN_MS);
+    if (type === "ChatReply") return body as unknown as Reply;
+    const kind = type === "ChatRefused" ? String(body.kind) : "closed";
+    throw new ChatError(kind, String(body.reason), String(body.limit ?? ""));
+  }
+
+  /** The result so far; the last one counts. */
+  report(result: Report): void { this.result = { ...this.result, ...result }; }
+
+  /** Called by the guest, not by agents. */
+  stop(reason: string): void { this.controller.abort(new Error(reason)); }
+}
+
+export type Agent = (episode: Episode) => Promise<void>;
+
+/** One agent, joined to one job. `await guest.run()` returns after `leave`. */
+export class Guest {
+  /** Episodes by what became of them. */
+  readonly counts = { reported: 0, failed: 0, cancelled: 0 };
+  private readonly link: Link;
+  private readonly running = new Map<string, Episode>();
+  private leaving = "";
+  private wake: () => void = () => {};
+
+  constructor(private readonly agent: Agent, invitation: Invitation,
+              private readonly options: { name: string; episodes: number }) {
+    this.link = new Link(invitation);
+  }
+
+  /** Take nothing new, finish what runs, then go. */
+  leave(reason: string): void {
+    this.leaving ||= reason;
+    this.wake();
+  }
+
+  async run(): Promise<void> {
+    try {
+      while (!(await this.stay(await this.join())));
+    } finally {
+      await this.link.close();
+    }
+  }
+
+  private async join(): Promise<Fields> {
+    const { name, episodes } = this.options;
+    const { type, body } = await this.link.ask(
+      "JoinRun", { name, episodes_max: episodes, client: "milepost-typescript/0.1" }, JOIN_MS);
+    if (type !== "RunJoined") throw new Error(`the run refuses this guest: ${String(body.reason)}`);
+    return body;
+  }
+
+  /** Run episodes until we leave (true), or the door knows us no more (false). */
+  private async stay(joined: Fields): Promise<boolean> {
+    const token = String(joined.token);
+    const deadlineMs = 2000 * Number(joined.heartbeat_s) + MARGIN_MS;
+    while (!(this.leaving && this.running.size === 0)) {
+      const asked = this.link.ask("TakeEpisodes", {
+        token, running: [...this.running.keys()],
+        episodes_max: this.leaving ? 0 : this.options.episodes,
+      }, deadlineMs).catch((error: unknown) => {
+        if (error instanceof Unanswered) return undefined;
+        throw error;
+      });
+      const changed = new Promise<"changed">((resolve) => { this.wake = () => resolve("changed"); });
+      const news: Answer | "changed" | undefined = await Promise.race([asked, changed]);
+      if (news === "changed") continue;
+      if (news?.type !== "EpisodesGiven") {
+        for (const episode of this.running.values()) episode.stop("the door has forgotten this guest");
+        this.running.clear();
+        return Boolean(this.leaving);
+      }
+      this.begin(token, news.body);
+    }
+    await this.link.ask("LeaveRun", { token, reason: this.leaving }, LEAVE_MS);
+    return true;
+  }
+
+  private begin(token: string, news: Fields): void {
+    for (const given of news.episodes as Given[]) {
+      if (this.running.has(given.episode_id)) continue;
+      const episode = new Episode(given, this.link, token, new AbortController());
+      this.running.set(given.episode_id, episode);
+      void this.runOne(token, episode);
+    }
+    for (const [id, reason] of Object.entries(news.cancelled as Record<string, string>)) {
+      this.running.get(id)?.stop(reason);
+      if (this.running.delete(id)) this.counts.cancelled += 1;
+    }
+  }
+
+  private async runOne(token: string, episode: Episode): Promise<void> {
+    const id = episode.given.episode_id;
+    let error = "";
+    try {
+      await this.agent(episode);
+    } catch (thrown) {
+      // A bound that ended it is no failure: the run knows it, and the last report counts.
+      const isBound = thrown instanceof ChatError && thrown.limit !== "";
+      error = isBound ? "" : String(thrown);
+    }
+    if (this.running.get(id) !== episode) return;
+    try {
+      await this.link.ask("ReportEpisode", {
+        token, episode_id: id, error, ...episode.result,
+      }, REPORT_MS);
+      this.counts[error ? "failed" : "reported"] += 1;
+    } catch (lost) {
+      if (!(lost instanceof Unanswered)) throw lost;
+    } finally {
+      this.running.delete(id);
+      if (this.leaving) this.wake();
+    }
+  }
+}

@@ -1,0 +1,96 @@
+"""The TypeScript client on Node, with the real packages from npm, against a running door.
+
+Skipped unless MILEPOST_NETWORK is set: `npm install` fetches zeromq and @msgpack/msgpack first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+import signal
+import subprocess
+from asyncio.subprocess import PIPE, Process
+from pathlib import Path
+from typing import Final
+
+import pytest
+from proc.guests import job, prompt
+from unit.agent.kit import order
+
+from milepost.messages.agent import CancelEpisode
+from milepost.messages.rollout import EpisodeEnded
+from milepost.messages.session import ChatTurn
+
+pytestmark = [
+    pytest.mark.network,
+    pytest.mark.skipif("MILEPOST_NETWORK" not in os.environ, reason="MILEPOST_NETWORK is not set"),
+    pytest.mark.skipif(shutil.which("npm") is None, reason="npm is not installed"),
+    pytest.mark.timeout(300),
+]
+
+CLIENT: Final = Path(__file__).parents[2] / "clients" / "typescript"
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The client, installed and compiled as its page says."""
+    folder = tmp_path_factory.mktemp("client") / "typescript"
+    shutil.copytree(CLIENT, folder, ignore=shutil.ignore_patterns("node_modules", "build"))
+    for words in (["install", "--no-audit", "--no-fund"], ["run", "build"]):
+        command = ["npm", *words]
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+    return folder
+
+
+async def start(built: Path, folder: Path, episodes: int) -> Process:
+    invitation = str(folder / ".milepost" / "guests.json")
+    return await asyncio.create_subprocess_exec(
+        "node", "build/examples/echo.js", invitation, str(episodes), cwd=built, stdout=PIPE
+    )
+
+
+@pytest.mark.parametrize("listen", ["ipc", "tcp://127.0.0.1:0"])
+async def test_an_agent_on_node_joins_works_is_cancelled_and_leaves(
+    tmp_path: Path, built: Path, listen: str
+) -> None:
+    """Hello, credit, episode, chat, result, cancellation, goodbye; over tcp with CURVE."""
+    async with job(tmp_path, listen=listen, silence_s=4.0) as scene:
+        guest = await start(built, tmp_path, 2)
+        scene.guests.append(guest)
+        await scene.room(2)
+        for number in range(20):
+            await scene.tell(order(f"g.{number}", prompt=prompt()))
+        ends = [await scene.next(EpisodeEnded) for _ in range(20)]
+        aborted = [ended for ended in ends if ended.status.value != "completed"]
+        # More than its credit and the queue behind it is given back, and never piles up.
+        assert {ended.status.value for ended in aborted} <= {"aborted"}
+        good = [ended for ended in ends if ended.status.value == "completed"]
+        assert good
+        assert {(e.reward, e.metrics["solved"], e.num_turns) for e in good} == {(1.0, 1.0, 1)}
+        scene.answers_chats = False
+        await scene.tell(order("h.0", prompt=prompt()))
+        await scene.next(ChatTurn)
+        await scene.tell(CancelEpisode(trajectory_id="h.0", reason="group dropped"))
+        assert (await scene.next(EpisodeEnded)).cause == "group dropped"
+        guest.send_signal(signal.SIGINT)
+        stdout, _ = await guest.communicate()
+        assert guest.returncode == 0
+        assert json.loads(stdout) == {"reported": len(good), "failed": 0, "cancelled": 1}
+
+
+async def test_episodes_of_a_node_process_that_is_killed_go_back(
+    tmp_path: Path, built: Path
+) -> None:
+    async with job(tmp_path, silence_s=2.0) as scene:
+        scene.answers_chats = False
+        guest = await start(built, tmp_path, 1)
+        scene.guests.append(guest)
+        await scene.room(1)
+        await scene.tell(order("g.0", prompt=prompt()))
+        await scene.next(ChatTurn)
+        guest.kill()
+        ended = await scene.next(EpisodeEnded)
+        assert (ended.status.value, ended.reward) == ("aborted", None)
