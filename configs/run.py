@@ -27,7 +27,8 @@ class RunConfig(Config, kw_only=True):
 
     name: str
     seed: NonNegative = 0
-    """Reaches every random choice of the run."""
+    """Reaches every random choice of the run, but none of the recipe in `model.made_by`: runs that
+    differ in their seed start from the same weights, so that they can be compared."""
     steps: Positive
     """Batches to train."""
     mode: Mode = Mode.ASYNC
@@ -42,7 +43,8 @@ class ModelConfig(Config, kw_only=True):
     path: str = ""
     """Folder with a Hugging Face checkpoint and tokenizer. Empty only with `made_by`."""
     made_by: str = ""
-    """Recipe whose run makes the checkpoint when it is not in the cache yet."""
+    """Recipe whose run makes the checkpoint when it is not in the cache yet, with the seed of its
+    own file; for other starting weights, copy the recipe and set another seed there."""
     create: str = ""
     """`module:function(folder, seed, options)` that writes a fresh, untrained checkpoint."""
     create_options: dict[str, Any] = {}
@@ -119,6 +121,9 @@ class GuardConfig(Config, kw_only=True):
 
     batches_without_spread_max: NonNegative = 5
     """Stop after this many batches in a row in which no group had any reward spread; 0 is off."""
+    groups_filtered_in_a_row_max: NonNegative = 1000
+    """Stop after the filters of the buffer dropped this many groups in a row and kept none; 0 is
+    off. Each dropped group is replaced, so a filter that keeps nothing would sample for ever."""
     logprob_difference_max: NonNegativeFloat = 0.0
     """Stop when the mean |trainer - engine| log-prob of same-version tokens is above; 0 is off."""
 

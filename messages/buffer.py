@@ -35,6 +35,8 @@ class IssueEnded(Message, kw_only=True):
     """The rollout actor will issue no further group: a batch that cannot be filled never will."""
 
     reason: str
+    draining: bool = False
+    """The run drains, and goes on some day; False: the data ended."""
 
 
 class TrajectoryFinished(Message, kw_only=True):
@@ -94,6 +96,8 @@ class BatchExhausted(Message, kw_only=True):
     """Answer instead of `Batch`: no batch will come, since the data ended or the run drains."""
 
     reason: str
+    draining: bool = False
+    """The run drains: the work is not done, and a trainer waits for its own order to drain."""
 
 
 class StepTrained(Message, kw_only=True):

@@ -46,6 +46,8 @@ class EpisodeEnded(Message, kw_only=True):
     """JSON values; `messages` is the conversation as the agent saw it (kept for transcripts)."""
     num_turns: NonNegative = 0
     seconds: float = 0.0
+    generation: NonNegative | None = None
+    """`ChatReply.generation` of the last reply that the agent received; None: it cannot tell."""
 
 
 class TrajectoryLost(Message, kw_only=True):

@@ -77,6 +77,8 @@ class ChatReply(Message, kw_only=True):
     usage: Usage
     versions: tuple[NonNegative, ...]
     """Weight versions that generated this reply, in order."""
+    generation: NonNegative = 0
+    """Number of this reply in its session, from 1; the verdict names the last one received."""
 
 
 class ChatRefused(Message, kw_only=True):
@@ -115,6 +117,9 @@ class FinishTrajectory(Message, kw_only=True):
     status: Status
     reward: Finite
     metrics: dict[str, float] = {}
+    generation: NonNegative | None = None
+    """The last reply that the reward has seen. Later turns are cut off; when its own turn was tried
+    again since, there is no row to deliver. None: the reward is of whatever is there."""
 
 
 class TrajectorySent(Message, kw_only=True):

@@ -56,6 +56,17 @@ class PartChecked(Message, kw_only=True):
     """For each group let in, the oldest version of its tokens in this part."""
     exhausted: str = ""
     """Why there is no batch, and never will be; empty when there is one."""
+    draining: bool = False
+    """There is none since the run drains, as in `BatchExhausted`."""
+
+
+class LedgerWritten(Message, kw_only=True):
+    """The rollout actor's journal names every group trained up to `version`, for good.
+
+    From then on no checkpoint needs to name them.
+    """
+
+    version: NonNegative
 
 
 class RankOrder(StrEnum):
@@ -88,4 +99,6 @@ class RankOrdered(Message, kw_only=True):
     temperature: float = 1.0
 
 
-TrainerInbox: TypeAlias = VersionPublished | VersionFailed | ScoreRows | PartChecked | RankOrdered
+TrainerInbox: TypeAlias = (
+    VersionPublished | VersionFailed | ScoreRows | PartChecked | RankOrdered | LedgerWritten
+)

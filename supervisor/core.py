@@ -75,9 +75,6 @@ from milepost.supervisor.states import (
 )
 from milepost.supervisor.watch import Watch, all_ready
 
-FAILURE_EVENT = "failed"
-"""Kind of the event with which an actor gives the reason of its own coming end."""
-
 
 class SupervisorCore:
     """Decides when children start, begin, restart, drain and stop, and how the run ended.
@@ -257,8 +254,6 @@ class SupervisorCore:
                 self.ending.last_step = max(self.ending.last_step, done)
                 self.book.order(Record(said.message))
             case EventReported():
-                if said.message.kind == FAILURE_EVENT and child is not None:
-                    child.last_words = said.message.text
                 self.book.order(Record(said.message))
             case ResourceTaken() | ResourceReleased():
                 self.book.order(Keep(said.message))

@@ -9,13 +9,14 @@ from typing import Final, Protocol, TextIO
 from milepost.messages.supervisor import EventReported, Snapshot
 
 SHOWN: Final = (
-    ("rollout/success", "success"),
-    ("rollout/reward", "reward"),
+    ("rollout/solved", "solved"),
+    ("rollout/raw_reward", "reward"),
+    ("train/nll", "nll"),
     ("train/loss", "loss"),
     ("train/grad_norm", "grad norm"),
     ("train/lr", "lr"),
 )
-"""Metrics of a plain line, where they exist."""
+"""Metrics of a plain line, where a run reports them."""
 QUIET: Final = frozenset({"ready", "work_finished"})
 """Kinds of events that a plain display leaves to events.jsonl."""
 

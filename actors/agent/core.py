@@ -2,7 +2,8 @@
 
 Owns: which episodes run here, and which wait for room.
 Receives: RunEpisode, CancelEpisode, PeerRestarted, Drain.
-Sends: AgentReady and EpisodesAlive to the rollout actor; EpisodeEnded to whoever ordered it.
+Sends: AgentReady, EpisodesAlive and AgentLeft to the rollout actor; EpisodeEnded to whoever
+    ordered it.
 Invariants:
     AG-1 (one ending): every episode taken ends with exactly one EpisodeEnded.
     AG-2 (room): at most episodes_max episodes run, and at most as many wait.
@@ -33,7 +34,7 @@ from milepost.actors.effects import (
     WorkDone,
 )
 from milepost.messages.agent import CancelEpisode, RunEpisode
-from milepost.messages.rollout import AgentReady, EpisodeEnded, EpisodesAlive
+from milepost.messages.rollout import AgentLeft, AgentReady, EpisodeEnded, EpisodesAlive
 from milepost.messages.shared import Status
 from milepost.messages.supervisor import Drain, Drained, PeerRestarted
 
@@ -294,7 +295,11 @@ class AgentCore:
         if self._drain_request is None or self._running or self._waiting or self._telling:
             return []
         request, self._drain_request = self._drain_request, None
-        return [Reply(request, Drained(actor=self._name))]
+        effects: list[Effect] = []
+        if self._alive_every_s is not None:
+            # Nothing of it runs here any more; what the rollout actor still believes to, is lost.
+            effects.append(Tell(ROLLOUT, AgentLeft(agent=self._name, reason="it drained")))
+        return [*effects, Reply(request, Drained(actor=self._name))]
 
     # ---- what others see -----------------------------------------------------------------
 

@@ -45,6 +45,8 @@ class Record:
 
     num_turns: int = 0
     """Replies of the model."""
+    generation: int = 0
+    """Number, in its session, of the reply that was asked for last of those that came."""
     limit: str = ""
     """The bound that refused the newest request; empty when it was served."""
     was_cut_off: bool = False
@@ -135,6 +137,7 @@ class Episode:
             raise self._refused(answer)
         assert isinstance(answer, ChatReply), f"a session answered a chat with {answer}"
         record.num_turns += 1
+        record.generation = max(record.generation, answer.generation)
         # A refused request that was made shorter, or whose turn was tried again, ended nothing.
         record.service_fault = record.limit = ""
         record.was_cut_off = answer.finish_reason is FinishReason.LENGTH

@@ -132,4 +132,5 @@ def judge(
         info=info,
         num_turns=record.num_turns,
         seconds=seconds,
+        generation=record.generation or None,
     )

@@ -61,6 +61,8 @@ class Batches:
     published: int | None = None
     ended: str = ""
     """Why no further group will come."""
+    draining: bool = False
+    """They will come when the run goes on."""
     _cuts: dict[int, Cut] = field(default_factory=dict)
     _parked: dict[int, _Parked] = field(default_factory=dict)
     _next_step: int | None = None
@@ -86,6 +88,11 @@ class Batches:
             (cut := self._cuts.get(item.message.step)) is None or cut.is_reopened
             for item in self._parked.values()
         )
+
+    @property
+    def num_lacking(self) -> int:
+        """Groups that are to take the place of refused ones, over all batches."""
+        return sum(map(self._lacks, self.untrained()))
 
     def _lacks(self, cut: Cut) -> int:
         """Groups that are to take the place of refused ones."""
@@ -137,6 +144,11 @@ class Batches:
                 elif drops and versions.s_old(self.published) > limit:
                     late.append((groups.pop(name), "stale"))
         return late
+
+    def end(self, reason: str, *, draining: bool) -> None:
+        """No further group will come; data that ended before a drain has ended all the same."""
+        self.draining = draining and (self.draining or not self.ended)
+        self.ended = self.ended or reason
 
     # ---- requests ------------------------------------------------------------------------
 
@@ -252,7 +264,7 @@ class Batches:
             elif reason := self._out_of_step(message):
                 reply = Refused(reason=reason)
             elif reason := self._never(message):
-                reply = BatchExhausted(reason=reason)
+                reply = BatchExhausted(reason=reason, draining=self.draining)
             else:
                 continue
             del self._parked[rank]

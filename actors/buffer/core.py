@@ -4,8 +4,8 @@ Owns: groups being assembled, complete groups, batches handed out and not traine
 Receives: groups opened, resized, abandoned; trajectories; batch requests; what was trained.
 Sends: credits and fates of groups to the rollout actor, batches to trainer ranks.
 Invariants:
-    BU-1 (capacity): complete groups never exceed `groups_max`; credits see to it, so nothing that
-        was sampled ever waits for room.
+    BU-1 (capacity): complete groups never exceed `groups_max`, besides those that take the place
+        of what the door refused; credits see to it, so nothing that was sampled waits for room.
     BU-2 (once): a group is in at most one batch; a member delivered twice counts once.
     BU-3 (write ahead): what others are told about a group is in the journal before.
     BU-4 (age): with a limit, no group older than it is handed out (policy `late` apart).
@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 from milepost.actors.buffer.batches import Batches
 from milepost.actors.buffer.courier import Courier
-from milepost.actors.buffer.filters import first_reason
+from milepost.actors.buffer.filters import Sieve
 from milepost.actors.buffer.groups import Assembly, StoredGroup, complete_group
 from milepost.actors.buffer.marks import Covered, Fates, Gone, Handed, Mark, Spent
 from milepost.actors.buffer.waste import Waste
@@ -83,6 +83,7 @@ class Buffer:
     storing: dict[str, StoredGroup] = field(default_factory=dict)
     """Complete, on their way into the journal."""
     courier: Courier = field(init=False)
+    sieve: Sieve = field(init=False)
     _granted: int = -1
     _after: dict[str, list[Effect]] = field(default_factory=dict)
     """Key of a write -> what is said once it is done (BU-3)."""
@@ -92,6 +93,7 @@ class Buffer:
     def __post_init__(self) -> None:
         """Whoever carries words to the rollout actor asks us what the state is."""
         self.courier = Courier(self._recovered)
+        self.sieve = Sieve(self.settings.filters, self.settings.filtered_in_a_row_max)
 
     @classmethod
     def of(cls, settings: BufferSettings, fates: Fates, stored: Sequence[StoredGroup]) -> Buffer:
@@ -170,11 +172,11 @@ class Buffer:
             case PeerRestarted():
                 return self._introduce() if message.actor == "rollout" else []
             case IssueEnded():
-                self.batches.ended = message.reason
+                self.batches.end(message.reason, draining=message.draining)
             case Drain():
                 assert request is not None
                 self._draining = request
-                self.batches.ended = "the buffer drains"
+                self.batches.end("the buffer drains", draining=True)
             case _:
                 raise TypeError(f"buffer was told {type(message).__name__} by {source}")
         return []
@@ -188,7 +190,8 @@ class Buffer:
             trained = GroupsTrained(group_ids=(name,), step=max(0, version - 1), version=version)
             return [self.courier.trained(trained)]
         if name in self.fates.gone:
-            return [Tell("rollout", self._dropped(name, self.fates.gone[name]))]
+            dropped = GroupDropped(group_id=name, reason=self.fates.gone[name], retry=False)
+            return [Tell("rollout", dropped)]
         if self._holds(name):
             return []  # its word is on the way: GroupStored follows the journal
         assembly = self.assembling.setdefault(name, Assembly(name, now_s))
@@ -196,11 +199,9 @@ class Buffer:
         return self._completed((assembly,))
 
     def _resized(self, message: GroupResized) -> list[Effect]:
-        assembly = self.assembling.get(message.group_id)
-        if assembly is None:
-            return []
-        assembly.size = message.size
-        return self._completed((assembly,))
+        if assembly := self.assembling.get(message.group_id):
+            assembly.size = message.size
+        return self._completed((assembly,) if assembly else ())
 
     def _arrived(self, members: Sequence[tuple[Trajectory, ...]], now_s: float) -> list[Effect]:
         touched: dict[str, Assembly] = {}
@@ -231,10 +232,12 @@ class Buffer:
                 continue
             del self.assembling[assembly.group_id]
             group = complete_group(assembly.group_id, assembly.members.values())
-            if reason := first_reason(self.settings.filters, group.rewards):
+            if reason := self.sieve.reason(group.rewards):
                 self.waste.add(f"filtered_{reason}", group.trajectories)
                 self.waste.count_filtered(reason)
                 effects += self._drop(group.group_id, reason)
+                if self.sieve.fault:
+                    return [*effects, Fail(self.sieve.fault)]
             else:
                 kept.append(group)
         return effects + self._store(kept)
@@ -287,14 +290,9 @@ class Buffer:
     def _drop(
         self, name: str, reason: str, *, retry: bool = False, consumed: bool = False
     ) -> list[Effect]:
-        dropped = Tell("rollout", self._dropped(name, reason, retry=retry, consumed=consumed))
-        return self._mark((Gone(group=name, reason=reason, consumed=consumed),), [dropped])
-
-    @staticmethod
-    def _dropped(
-        name: str, reason: str, *, retry: bool = False, consumed: bool = False
-    ) -> GroupDropped:
-        return GroupDropped(group_id=name, reason=reason, retry=retry, consumed=consumed)
+        dropped = GroupDropped(group_id=name, reason=reason, retry=retry, consumed=consumed)
+        gone = Gone(group=name, reason=reason, consumed=consumed)
+        return self._mark((gone,), [Tell("rollout", dropped)])
 
     # ---- training ------------------------------------------------------------------------
 
@@ -379,7 +377,8 @@ class Buffer:
     def validate(self) -> None:
         """Assert BU-1 and BU-2."""
         held = len(self.storing) + len(self.batches.queue)
-        assert held <= self.settings.groups_max, f"BU-1 (capacity): {held} groups"
+        most = self.settings.groups_max + self.batches.num_lacking
+        assert held <= most, f"BU-1 (capacity): {held} groups, {most} are the most"
         assert not self.storing.keys() & self.batches.queue.keys()
         assert not self.assembling.keys() & self.batches.queue.keys()
         self.batches.validate()

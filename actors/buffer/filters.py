@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from importlib import import_module
 from typing import TypeAlias
 
@@ -67,3 +69,43 @@ def first_reason(filters: Sequence[Filter], rewards: Sequence[float]) -> str:
         if reason:
             return reason
     return ""
+
+
+@dataclass(slots=True)
+class Sieve:
+    """The filters of one buffer, and how many groups in a row they let nothing of through.
+
+    What is dropped is replaced, so filters that keep nothing would have groups sampled for ever.
+    """
+
+    filters: tuple[Filter, ...]
+    in_a_row_max: int
+    """0: no such bound."""
+    _in_a_row: Counter[str] = field(default_factory=Counter)
+    """Reason -> groups dropped since the last one that was kept."""
+
+    def reason(self, rewards: Sequence[float]) -> str:
+        """Why this group is dropped; "" when it is kept.
+
+        Raises:
+            FilterError: see `first_reason`.
+        """
+        reason = first_reason(self.filters, rewards)
+        if reason:
+            self._in_a_row[reason] += 1
+        else:
+            self._in_a_row.clear()
+        return reason
+
+    @property
+    def fault(self) -> str:
+        """Why the run cannot go on like this; "" while it can."""
+        count = self._in_a_row.total()
+        if not self.in_a_row_max or count < self.in_a_row_max:
+            return ""
+        reasons = ", ".join(f"{by} by {each}" for each, by in self._in_a_row.most_common())
+        return (
+            f"actors.buffer.filters dropped {count} groups in a row and kept none ({reasons}), "
+            f"guard.groups_filtered_in_a_row_max is {self.in_a_row_max}: give prompts that the "
+            f"policy neither always nor never solves, take the filter out, or raise the limit"
+        )

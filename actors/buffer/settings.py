@@ -30,6 +30,8 @@ class BufferSettings:
     """Groups whose S_old is larger meet `late`."""
     late: Literal["drop", "retry", "correct"]
     filters: tuple[Filter, ...]
+    filtered_in_a_row_max: int
+    """Groups the filters may drop without keeping one in between; 0: no such bound."""
     journal: bool
     success_metric: str
     checkpoints_named: int
@@ -72,6 +74,7 @@ class BufferSettings:
             staleness_max=buffer.max_weight_staleness,
             late=_late(topology),
             filters=load_filters(buffer.filters),
+            filtered_in_a_row_max=topology.guard.groups_filtered_in_a_row_max,
             journal=buffer.journal and not imports,
             success_metric=topology.data.success_metric if topology.data else "solved",
             checkpoints_named=topology.run.checkpoints_keep,

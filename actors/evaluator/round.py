@@ -174,6 +174,7 @@ class Round:
                 status=ended.status,
                 reward=ended.reward,
                 metrics=ended.metrics,
+                generation=ended.generation,
             )
             key = f"finish/{ended.trajectory_id}/{ended.attempt}"
             return [Ask(item.session, verdict, key)]

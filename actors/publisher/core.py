@@ -19,7 +19,7 @@ Dies: when an engine cannot be brought to a version in several tries.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from milepost.actors.effects import (
@@ -42,6 +42,7 @@ from milepost.actors.publisher.epochs import Epochs
 from milepost.actors.publisher.failures import Failures
 from milepost.actors.publisher.holds import Holds
 from milepost.actors.publisher.lanes import Lane, Phase, Weights
+from milepost.actors.publisher.listeners import Listeners
 from milepost.messages.engine import EpochAnswer, EpochConfirmed, GenerateRefused, Score, Scored
 from milepost.messages.publisher import (
     BucketReady,
@@ -67,6 +68,7 @@ class Publisher:
     holds: Holds
     epochs: Epochs
     failures: Failures
+    listeners: Listeners = field(default_factory=Listeners)
     _draining: Request | None = None
 
     @classmethod
@@ -98,12 +100,15 @@ class Publisher:
             case Answered(key, _, message):
                 return self._answered(key, message, now_s)
             case Unanswered(_, to) if to in self.settings.listeners:
-                return [Tell(to, self.epochs.published_word())] if self.epochs.serving else []
+                return self.listeners.missed(to, now_s) if self.epochs.serving else []
             case Unanswered(key, _, reason):
                 return self._unanswered(key, reason, now_s)
             case Woken(key):
                 return self._woken(key, now_s)
-            case WorkDone() | Taken():
+            case Taken(key):
+                self.listeners.taken(key.partition("/")[2])
+                return []
+            case WorkDone():
                 return []
 
     def _received(
@@ -147,6 +152,8 @@ class Publisher:
                 return [Tell("supervisor", event)]
             case "deadline":
                 return self.failures.deadline(int(rest), now_s)
+            case "listener":
+                return self.listeners.due(rest, self.epochs.published_word())
             case "again":
                 return self.failures.again_due(rest, now_s)
             case "canary":

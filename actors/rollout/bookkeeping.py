@@ -9,11 +9,19 @@ from typing import Any
 from milepost.actors.effects import Effect, Fail, Tell, Work, WorkDone
 from milepost.actors.rollout.groups import Group
 from milepost.actors.rollout.ledger import Ledger, group_name, place_of
-from milepost.actors.rollout.records import Checkpointed, Issued, Record, Snapshot
+from milepost.actors.rollout.records import (
+    Checkpointed,
+    Issued,
+    Record,
+    Snapshot,
+    Trained,
+)
 from milepost.messages.buffer import GroupAbandoned
 from milepost.messages.rollout import LedgerReport, StoreRecovered
+from milepost.messages.trainer import LedgerWritten
 
 RECORDS_MAX = 20_000
+LEADER = "trainer-0"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +50,15 @@ class Bookkeeping:
     ledger: Ledger
     granted: int = 0
     """Groups the buffer allows to hold a credit, by its own count."""
+    written_every: int = 64
+    """Versions from one word to the trainer, of what the journal has for good, to the next."""
     offset: int = 0
     """What our count of spent groups is ahead of the buffer's."""
     _unwritten: list[Record] = field(default_factory=list)
+    _syncing: dict[str, int] = field(default_factory=dict)
+    """Key of a write that syncs -> version up to which it names what was trained."""
+    _written_through: int = 0
+    """What the trainer was told last."""
     _num_written: int = 0
     _serial: int = 0
     _sync: bool = False
@@ -82,6 +96,11 @@ class Bookkeeping:
                 )
         return effects
 
+    def trained(self, groups: tuple[str, ...], version: int) -> None:
+        """These groups of ours were trained, and with them the whole batch of `version`."""
+        if groups or version > self.ledger.trained_through:
+            self.record(Trained(groups=groups, step=version))
+
     def checkpointed(self, step: int) -> None:
         """What was trained up to `step` is safe."""
         self.record(Checkpointed(step=step))
@@ -91,13 +110,17 @@ class Bookkeeping:
         """The records since the last call, as an order to write them down."""
         if not self._unwritten and not self._sync:
             return []
-        records, sync = tuple(self._unwritten), self._sync
+        through, key = self.ledger.trained_through, self._key()
+        is_news = through >= self._written_through + self.written_every
+        records, sync = tuple(self._unwritten), self._sync or is_news
         self._unwritten, self._sync = [], False
         self._num_written += len(records)
+        if is_news:
+            self._written_through = self._syncing[key] = through
         if sync and self._num_written > RECORDS_MAX:
             self._num_written = 0
-            return [CompactJournal(self._key(), self.ledger.snapshot())]
-        return [WriteRecords(self._key(), records, sync)]
+            return [CompactJournal(key, self.ledger.snapshot())]
+        return [WriteRecords(key, records, sync)]
 
     def sync(self) -> list[Effect]:
         """Everything written so far is to survive a power cut."""
@@ -108,6 +131,8 @@ class Bookkeeping:
         """The journal answered."""
         if done.error:
             return [Fail(f"the journal of the ledger cannot be written: {done.error}")]
+        if (version := self._syncing.pop(done.key, None)) is not None:
+            return [Tell(LEADER, LedgerWritten(version=version))]
         return []
 
     def _key(self) -> str:

@@ -29,7 +29,7 @@ from milepost.actors.effects import (
 )
 from milepost.actors.rollout.bookkeeping import Bookkeeping
 from milepost.actors.rollout.ledger import group_name
-from milepost.actors.rollout.records import Dropped, Issued, Lost, Recalled, Stored, Trained
+from milepost.actors.rollout.records import Dropped, Issued, Lost, Recalled, Stored
 from milepost.messages.buffer import CheckpointSaved, IssueEnded
 from milepost.messages.rollout import (
     CreditsGranted,
@@ -127,8 +127,8 @@ class ConversationRollout:
                     )
             case GroupsTrained():
                 held = book.ledger.stored
-                if known := tuple(name for name in message.group_ids if name in held):
-                    book.record(Trained(groups=known, step=message.version))
+                known = tuple(name for name in message.group_ids if name in held)
+                book.trained(known, message.version)
             case StoreRecovered():
                 return self._store_recovered(message)
             case CheckpointSaved():
@@ -141,7 +141,7 @@ class ConversationRollout:
             case Drain():
                 assert request is not None
                 self._draining = request
-                ended = Tell("buffer", IssueEnded(reason="the rollout actor drains"))
+                ended = Tell("buffer", IssueEnded(reason="the rollout actor drains", draining=True))
                 return [ended, *book.sync(), Reply(request, Drained(actor="rollout"))]
             case _:
                 raise TypeError(f"rollout was told {type(message).__name__} by {source}")
@@ -156,8 +156,8 @@ class ConversationRollout:
         effects = self.book.adopt(message)
         ledger = self.book.ledger
         for name, step in message.trained.items():
-            if name in ledger.open or name in ledger.stored:
-                self.book.record(Trained(groups=(name,), step=step))
+            known = name in ledger.open or name in ledger.stored
+            self.book.trained((name,) if known else (), step)
         self._stored(message.stored)
         held = set(message.stored)
         if lost := tuple(name for name in ledger.stored if name not in held):

@@ -37,7 +37,7 @@ from milepost.actors.rollout.agents import AgentPool
 from milepost.actors.rollout.bookkeeping import Bookkeeping
 from milepost.actors.rollout.flight import Flight
 from milepost.actors.rollout.groups import Stage
-from milepost.actors.rollout.records import Dropped, Issued, Lost, Recalled, Stored, Trained
+from milepost.actors.rollout.records import Dropped, Issued, Lost, Recalled, Stored
 from milepost.actors.rollout.verdicts import Verdicts
 from milepost.messages.buffer import CheckpointSaved, IssueEnded
 from milepost.messages.rollout import (
@@ -221,8 +221,7 @@ class Rollout:
                     for name in message.group_ids
                     if name in ledger.stored or name in ledger.open
                 )
-                if known:
-                    self.book.record(Trained(groups=known, step=message.version))
+                self.book.trained(known, message.version)
                 return self._close(known, now_s)
 
     def _close(self, names: tuple[str, ...], now_s: float) -> list[Effect]:
@@ -241,8 +240,8 @@ class Rollout:
         effects = self.book.adopt(message)
         ledger = self.book.ledger
         for name, step in message.trained.items():
-            if name in ledger.open or name in ledger.stored:
-                self.book.record(Trained(groups=(name,), step=step))
+            known = name in ledger.open or name in ledger.stored
+            self.book.trained((name,) if known else (), step)
         if stored := tuple(name for name in message.stored if name in ledger.open):
             self.book.record(Stored(groups=stored))
         held = set(message.stored)
@@ -319,7 +318,7 @@ class Rollout:
     def _issue_ended(self) -> list[Effect]:
         if self._draining is None:
             return []
-        return [Tell("buffer", IssueEnded(reason="the rollout actor drains"))]
+        return [Tell("buffer", IssueEnded(reason="the rollout actor drains", draining=True))]
 
     def _reply_drained(self, now_s: float) -> list[Effect]:
         assert self._draining is not None

@@ -66,6 +66,10 @@ class Ledger:
     checkpoints: tuple[int, ...] = ()
     checkpoints_named: int = 2
     """How many checkpoints back a resume may go."""
+    trained_through: int = 0
+    """Every group trained up to this version is known here."""
+    _trained_ahead: set[int] = field(default_factory=set)
+    """Later versions whose groups are known, beyond one that is missing."""
 
     @property
     def num_trained(self) -> int:
@@ -106,6 +110,7 @@ class Ledger:
             case Trained():
                 for group in record.groups:
                     self.trained[group] = (self._take(group), record.step)
+                self.heard_of(record.step)
             case Checkpointed():
                 self._checkpointed(record.step)
             case Resumed():
@@ -132,6 +137,14 @@ class Ledger:
                 self.apply(record)
             records += found
         return records
+
+    def heard_of(self, version: int) -> None:
+        """All groups of the batch that became `version` are known to be trained."""
+        if version > self.trained_through:
+            self._trained_ahead.add(version)
+        while self.trained_through + 1 in self._trained_ahead:
+            self.trained_through += 1
+            self._trained_ahead.remove(self.trained_through)
 
     def knows(self, name: str) -> bool:
         """True when the group is open, stored or trained under this name."""
@@ -169,6 +182,8 @@ class Ledger:
             trained={group: (*place, step) for group, (place, step) in self.trained.items()},
             again=tuple((*place,) for place in self.again),
             checkpoints=self.checkpoints,
+            trained_through=self.trained_through,
+            trained_ahead=tuple(sorted(self._trained_ahead)),
         )
 
     def _issued(self, record: Issued) -> None:
@@ -211,6 +226,7 @@ class Ledger:
         for group in void:
             self.stored[group] = self.trained.pop(group)[0]
         self.checkpoints = tuple(at for at in self.checkpoints if at <= step)
+        self.trained_through, self._trained_ahead = step, set()
 
     def _restore(self, record: Snapshot) -> None:
         self.position = record.position
@@ -226,3 +242,5 @@ class Ledger:
         }
         self.again = deque(Place(*place) for place in record.again)
         self.checkpoints = record.checkpoints
+        self.trained_through = record.trained_through
+        self._trained_ahead = set(record.trained_ahead)

@@ -88,6 +88,10 @@ class Snapshot(_Record, frozen=True, kw_only=True):
     """Group -> (position, retry, step), since the checkpoint before the last one."""
     again: tuple[tuple[int, int], ...]
     checkpoints: tuple[int, ...]
+    trained_through: int = 0
+    """Every group trained up to this version is known."""
+    trained_ahead: tuple[int, ...] = ()
+    """Later versions whose groups are known, too."""
 
 
 Record: TypeAlias = (

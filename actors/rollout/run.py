@@ -18,7 +18,7 @@ from milepost.actors.rollout.core import Rollout
 from milepost.actors.rollout.cursor import PromptOrder
 from milepost.actors.rollout.ledger import Ledger
 from milepost.actors.rollout.prompts import load_train_prompts
-from milepost.actors.rollout.records import decode_record, encode_record
+from milepost.actors.rollout.records import Record, decode_record, encode_record
 from milepost.actors.rollout.settings import RolloutSettings
 
 
@@ -28,6 +28,7 @@ async def run(context: ActorContext) -> None:
     Raises:
         PromptError: the prompts cannot be read.
         JournalDamaged: the ledger of the run to go on from cannot be trusted.
+        LedgerBehind: see `resume`.
     """
     topology, spec = context.topology, context.spec
     assert topology.data is not None, "the topology has no [data]"
@@ -39,8 +40,7 @@ async def run(context: ActorContext) -> None:
     hand = JournalHand(path)
     if spec.incarnation == 0:
         step = spec.resume_step or 0
-        trained = trained_groups(context.run_folder, step)
-        hand.append(map(encode_record, ledger.resume(step, trained)))
+        hand.append(map(encode_record, resume(ledger, context.run_folder, step)))
     kind = ConversationRollout if topology.algorithm.estimator == "sft" else Rollout
     try:
         await context.serve(
@@ -65,20 +65,39 @@ def recover(path: Path, checkpoints_named: int) -> Ledger:
     return ledger
 
 
-def trained_groups(run_folder: Path, step: int) -> tuple[str, ...]:
-    """What the trainer's checkpoint of `step` says was trained; nothing at step 0.
-
-    Raises:
-        FileNotFoundError: there is no such checkpoint.
-    """
-    if step == 0:
-        return ()
-    meta = run_folder / "checkpoints" / f"step_{step:06d}" / "meta.json"
-    return msgspec.json.decode(meta.read_bytes(), type=_Meta).trained_group_ids
+class LedgerBehind(RuntimeError):
+    """The journal does not know what the checkpoint takes it to know."""
 
 
 class _Meta(msgspec.Struct, frozen=True):
+    """What matters here of the trainer's meta.json."""
+
     trained_group_ids: tuple[str, ...]
+    trained_before: int = 0
+
+
+def resume(ledger: Ledger, run_folder: Path, step: int) -> list[Record]:
+    """Have the ledger go on from the trainer's checkpoint of `step`; 0: from the start.
+
+    Returns the records that were applied, to be written down.
+
+    Raises:
+        FileNotFoundError: there is no such checkpoint.
+        LedgerBehind: names of trained groups are neither in the checkpoint nor in the journal.
+    """
+    if step == 0:
+        return ledger.resume(0, ())
+    path = run_folder / "checkpoints" / f"step_{step:06d}" / "meta.json"
+    meta = msgspec.json.decode(path.read_bytes(), type=_Meta)
+    records = ledger.resume(step, meta.trained_group_ids)
+    trained = meta.trained_before + len(meta.trained_group_ids)
+    if ledger.num_trained < trained:
+        raise LedgerBehind(
+            f"{path} counts {trained} trained groups, {run_folder}/journal/rollout knows of "
+            f"{ledger.num_trained}: its journal was lost or is of another run, and going on would "
+            f"train those groups again; put it back, or start a fresh run from the checkpoint's hf"
+        )
+    return records
 
 
 class JournalHand:

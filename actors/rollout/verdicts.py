@@ -86,6 +86,7 @@ class Verdicts:
             status=ended.status,
             reward=reward,
             metrics=ended.metrics,
+            generation=ended.generation,
         )
         return Ask(group.session, verdict, key)
 

@@ -59,6 +59,8 @@ class Endings:
             session.ending.waiting += [request] if request else []
             return []
         fault = self._fault(session, verdict)
+        if not fault and session is not None:
+            fault = self._cut_unseen(session, verdict)
         if fault or session is None:
             return self._lost(session, verdict, fault, source, [request] if request else [])
         ending = Ending(verdict, [request] if request else [])
@@ -94,6 +96,26 @@ class Endings:
         if not session.record.num_turns:
             return "no reply was generated in this session"
         return ""
+
+    def _cut_unseen(self, session: Session, verdict: FinishTrajectory) -> str:
+        """Cut off turns that the reward has not seen; why that is not possible, if it is not.
+
+        A turn commits when its reply is whole; the agent may have given up waiting just then.
+        """
+        if verdict.generation is None:
+            return ""
+        counters, record = self.desk.counters, session.record
+        turns, tokens = record.num_turns, record.num_sampled_tokens
+        try:
+            record.cut_after(verdict.generation)
+        except ValueError as error:
+            return str(error)
+        if turns == record.num_turns:
+            return ""
+        counters.turns_cut += turns - record.num_turns
+        counters.tokens_wasted += tokens - record.num_sampled_tokens
+        session.refused_by = ""
+        return "" if record.num_turns else "no reply is left that the verdict has seen"
 
     def worked(self, key: str, result: object, error: str) -> list[Effect]:
         """A thread assembled a row."""

@@ -96,6 +96,12 @@ class LinearHistory:
         self.tools = plan.tools
         self.truncated = truncated
 
+    def cut(self, turns: int) -> None:
+        """Forget all but the first `turns` turns."""
+        del self.messages[self.ends[turns - 1] :]
+        del self.ends[turns:]
+        self.truncated = False
+
     def last_calls(self, base_turns: int) -> list[dict[str, Any]]:
         """Tool calls of the last reply among the first `base_turns` turns."""
         reply = self.messages[self.ends[base_turns - 1] - 1] if base_turns else {}

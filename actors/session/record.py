@@ -111,6 +111,16 @@ class Record(Protocol):
         """Make the planned turn part of the record; returns sampled tokens it throws away."""
         ...
 
+    def cut_after(self, number: int) -> None:
+        """Forget the turns asked for after this one: the verdict never saw them.
+
+        Nothing can be committed after that.
+
+        Raises:
+            ValueError: the turn itself was thrown away, since it was tried again.
+        """
+        ...
+
     def branches(self) -> list[Branch]:
         """Every conversation that can be trained; costs their tokens."""
         ...
@@ -182,6 +192,21 @@ class LinearRecord:
         del self._numbers[plan.base_turns :]
         self._numbers.append(turn.number)
         return newest.end - newest.prompt_end if newest else 0
+
+    def cut_after(self, number: int) -> None:
+        """Shorten the row to the end of this turn."""
+        if number not in self._numbers:
+            raise ValueError(
+                f"the verdict is of reply {number}, whose turn was tried again since: the row "
+                f"holds replies {self._numbers}"
+            )
+        kept = self._numbers.index(number) + 1
+        if kept < len(self._numbers):
+            self.row.cut_for_good(kept)
+            self.history.cut(kept)
+            del self._numbers[kept:]
+            # A reply that was cut off cannot be continued, so the one that is now last was not.
+            self._cut_by = ""
 
     def branches(self) -> list[Branch]:
         """The one there is."""

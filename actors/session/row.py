@@ -140,6 +140,11 @@ class TokenRow:
             )
         )
 
+    def cut_for_good(self, turns: int) -> None:
+        """Forget all but the first `turns` turns; nothing can be committed after that."""
+        del self.turns[turns:]
+        self._shorten(self.base_length(turns))
+
     def validate(self) -> None:
         """Every invariant, from scratch; costs the whole row."""
         hasher, start = xxhash.xxh3_128(), 0

@@ -119,8 +119,11 @@ class Counters:
     branches: int = 0
     """Turns of tree sessions that left the newest conversation."""
     tokens_sampled: int = 0
+    turns_cut: int = 0
+    """Committed after the last reply that the verdict on their conversation had seen."""
     tokens_wasted: int = 0
-    """Sampled for a turn that was superseded, abandoned or tried again, or a branch not trained."""
+    """Sampled for a turn that was superseded, abandoned, cut off or tried again, or a branch not
+    trained."""
     trajectories_sent: int = 0
     rows: int = 0
     """Of trajectories that were assembled: more than trajectories when sessions branch."""

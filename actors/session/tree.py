@@ -211,6 +211,14 @@ class TreeRecord:
         self.num_sampled_tokens += len(own.token_ids)
         return 0
 
+    def cut_after(self, number: int) -> None:
+        """Remove the nodes asked for after this one; what a node was added to came before it."""
+        for late in sorted((each for each in self._nodes if each > number), reverse=True):
+            node = self._nodes.pop(late)
+            (node.parent.children if node.parent else self._roots).remove(node)
+            self.num_tokens -= node.length - (node.parent.length if node.parent else 0)
+            self.num_sampled_tokens -= len(node.turn.reply.token_ids)
+
     def branches(self) -> list[Branch]:
         """One for each leaf, in the order their last turns were asked for."""
         leaves = [node for node in self._nodes.values() if not node.children]

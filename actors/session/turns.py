@@ -363,6 +363,7 @@ class Turns:
                         cached_tokens=flight.cached_tokens,
                     ),
                     versions=tuple(dict.fromkeys(span.version for span in reply.spans)),
+                    generation=flight.epoch,
                 ),
             )
         ]

@@ -46,6 +46,7 @@ from milepost.actors.trainer.publishing import Publishing
 from milepost.actors.trainer.ranks import Ranks
 from milepost.actors.trainer.report import StepReport
 from milepost.actors.trainer.sure import SureWords
+from milepost.actors.trainer.trained import TrainedGroups
 from milepost.actors.trainer.works import (
     Exported,
     Saved,
@@ -63,6 +64,7 @@ from milepost.messages.supervisor import (
     WorkFinished,
 )
 from milepost.messages.trainer import (
+    LedgerWritten,
     PartChecked,
     RankOrder,
     RowsScored,
@@ -80,14 +82,14 @@ class Trainer:
 
     Attributes:
         version: batches trained.
-        trained: groups trained since the run began, in order.
+        trained: groups trained since the run began.
         training: a step is being computed; until it ends the weights are of no version.
     """
 
     plan: TrainerPlan
     intake: Intake
     version: int = 0
-    trained: list[str] = field(default_factory=list)
+    trained: TrainedGroups = field(default_factory=TrainedGroups)
     training: bool = False
     words: SureWords = field(default_factory=SureWords)
     report: StepReport = field(default_factory=StepReport)
@@ -117,13 +119,13 @@ class Trainer:
         *,
         vocabulary: int,
         tokenizer_hash: str,
-        version: int = 0,
-        trained: tuple[str, ...] = (),
+        version: int,
+        trained: TrainedGroups,
     ) -> Trainer:
         """A trainer that goes on from `version`, with what was trained before it."""
-        trainer = cls(plan, Intake(plan, 0, vocabulary, tokenizer_hash), version, list(trained))
-        if version:
-            trainer.ending.saved = version
+        intake = Intake(plan, 0, vocabulary, tokenizer_hash)
+        trainer = cls(plan, intake, version, trained)
+        trainer.ending.saved = version or None
         return trainer
 
     @property
@@ -149,7 +151,7 @@ class Trainer:
     def _decide(self, event: Event, now_s: float) -> list[Effect]:
         match event:
             case Received(source, message, request):
-                return self._received(source, message, request, now_s)
+                return self._received(source, message, request)
             case Answered(key) | Unanswered(key) | Woken(key) | Taken(key) | WorkDone(key):
                 pass
         if Intake.owns(key):
@@ -167,23 +169,20 @@ class Trainer:
                 return [Fail(f"{to} did not take an order: {reason}")]
             case Woken() if key == "publish-late":
                 return self.publishing.late(now_s)
-            case Woken() if key == "exhausted" and not self.ending.draining:
-                self.ending.over = self.ranks.exhausted
-                self.publishing.owed = self.publishing.published != self.version
             case _:
                 pass
         return []
 
-    def _received(
-        self, source: str, message: Message, request: Request | None, now_s: float
-    ) -> list[Effect]:
+    def _received(self, source: str, message: Message, request: Request | None) -> list[Effect]:
         match message:
             case VersionPublished():
                 self.publishing.confirmed(message.version, final=message.final)
             case VersionFailed():
                 self.publishing.failed(message.version, message.reason)
+            case LedgerWritten():
+                self.trained.written(message.version)
             case PartChecked():
-                return self.feed.found(message, now_s)
+                self.ranks.found(message)
             case ScoreRows():
                 assert request is not None
                 return self._score(message, request)
@@ -212,6 +211,8 @@ class Trainer:
     def _go_on(self, now_s: float) -> list[Effect]:
         """Publish, save, finish, train, ask: whatever is due and possible."""
         effects: list[Effect] = []
+        if self.ending.comes_early():
+            self.publishing.owed = self.publishing.published != self.version
         if not self.training and not self.tripped:
             effects += self.publishing.begin_owed(self.version, final=self.is_last, now_s=now_s)
             effects += self._save()
@@ -225,10 +226,10 @@ class Trainer:
         if ending.saving is not None or ending.drained:
             return []
         if self.is_last and not ending.exported:
-            return ending.save(self.version, tuple(self.trained), final=True)
+            return ending.save(self.version, self.trained, final=True)
         every = self.plan.checkpoint_every_steps
         if every and self.version % every == 0 and self.version and ending.saved != self.version:
-            return ending.save(self.version, tuple(self.trained), final=False)
+            return ending.save(self.version, self.trained, final=False)
         return []
 
     def _finish(self) -> list[Effect]:
@@ -257,7 +258,7 @@ class Trainer:
             return []
         whole = self.tripped != "not_finite"
         if ending.must_save and whole and ending.saved != self.version:
-            return ending.save(self.version, tuple(self.trained), final=False)
+            return ending.save(self.version, self.trained, final=False)
         if self.words and not ending.has_waited(now_s):
             return ending.wait(now_s)
         effects = [] if ending.finished else self.ranks.order(RankOrder.FINISH, self.version)
@@ -314,7 +315,7 @@ class Trainer:
         effects: list[Effect] = []
         if not outcome.tripped:
             self.version += 1
-            self.trained += batch.group_ids
+            self.trained.add(self.version, batch.group_ids)
             self.publishing.owed |= self._is_due()
             self._last_trained = StepTrained(
                 step=step, version=self.version, group_ids=batch.group_ids
@@ -366,7 +367,7 @@ class Trainer:
     def validate(self) -> None:
         """Assert what of TR-1 to TR-5 shows in the state."""
         assert self.version <= self.plan.steps, (self.version, self.plan.steps)
-        assert len(self.trained) == len(set(self.trained)), "TR-2 (once): a group twice"
+        self.trained.validate()
         assert self.training == (self._batch is not None), "TR-4 (whole)"
         pending = self.publishing.pending
         assert pending is None or pending <= self.version, (pending, self.version)

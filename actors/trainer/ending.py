@@ -9,6 +9,7 @@ from milepost.actors.effects import Effect, Reply, Request, Wake
 from milepost.actors.trainer.plan import TrainerPlan
 from milepost.actors.trainer.ranks import Ranks
 from milepost.actors.trainer.sure import SureWords
+from milepost.actors.trainer.trained import TrainedGroups
 from milepost.actors.trainer.works import SaveCheckpoint, Saved
 from milepost.messages.buffer import CheckpointSaved
 from milepost.messages.supervisor import Drained
@@ -43,11 +44,17 @@ class Ending:
     drained: bool = False
     _words_until_s: float | None = None
 
-    def save(self, version: int, trained: tuple[str, ...], *, final: bool) -> list[Effect]:
+    def save(self, version: int, trained: TrainedGroups, *, final: bool) -> list[Effect]:
         """Begin a checkpoint; the weights must be those of `version` when the work begins."""
         assert self.saving is None, f"saves {version} while {self.saving} is being saved"
         self.saving = version
-        work = SaveCheckpoint(f"save/{version}", version, trained, hugging_face=final)
+        work = SaveCheckpoint(
+            f"save/{version}",
+            version,
+            trained.names,
+            hugging_face=final,
+            trained_before=trained.num_before,
+        )
         return self.ranks.order(RankOrder.SAVE, version, final=final, work=work)
 
     def done(self, saved: Saved) -> list[Effect]:
@@ -60,6 +67,14 @@ class Ending:
             message = CheckpointSaved(step=saved.step, folder=saved.folder)
             effects += self.words.tell(name, message)[0]
         return effects
+
+    def comes_early(self) -> bool:
+        """True once, when the data turns out to have ended; a drain is no end of the work."""
+        reason = self.ranks.exhausted
+        if not reason or self.over or self.ranks.draining or self.draining:
+            return False
+        self.over = reason
+        return True
 
     @property
     def must_save(self) -> bool:

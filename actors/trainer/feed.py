@@ -5,21 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final
 
-from milepost.actors.effects import Effect, Event, Fail, Taken, Tell, Wake
+from milepost.actors.effects import Effect, Event, Fail, Taken, Tell
 from milepost.actors.trainer.intake import Intake
 from milepost.actors.trainer.plan import TrainerPlan
 from milepost.actors.trainer.ranks import Ranks
 from milepost.actors.trainer.sure import SureWords
 from milepost.messages.buffer import Batch, GroupsRefused
 from milepost.messages.supervisor import EventReported
-from milepost.messages.trainer import PartChecked, RankOrder
+from milepost.messages.trainer import RankOrder
 
 SUPERVISOR: Final = "supervisor"
 REFUSALS_MAX: Final = 16
 """Times one step's batch may be asked for again because the door refused some of it."""
-EXHAUSTED_S: Final = 1.0
-"""How long "no batch will come" waits to be believed: in a drain the buffer says it, too, and its
-word can overtake the supervisor's."""
 
 
 @dataclass(slots=True)
@@ -57,12 +54,9 @@ class Feed:
     def handle(self, event: Event, now_s: float) -> list[Effect]:
         """Events of the own intake."""
         effects, part = self.intake.handle(event, now_s)
-        return effects if part is None else effects + self.found(part, now_s)
-
-    def found(self, part: PartChecked, now_s: float) -> list[Effect]:
-        """One rank has its part, or will never have one."""
-        self.ranks.found(part)
-        return [Wake("exhausted", now_s + EXHAUSTED_S)] if self.ranks.exhausted else []
+        if part is not None:
+            self.ranks.found(part)
+        return effects
 
     def taken(self, event: Taken) -> None:
         """The buffer knows what was refused (order matters: it must before it is asked again)."""
@@ -112,7 +106,8 @@ class Feed:
             case "checking":
                 what = f"the door to look at the batch of step {step}"
             case "exhausted":
-                return f"has no batch of step {step}: {self.ranks.exhausted}"
+                then = ", waits for the order to drain" if self.ranks.draining else ""
+                return f"has no batch of step {step}: {self.ranks.exhausted}{then}"
             case _:
                 what = f"{', '.join(self.ranks.missing[:4]) or 'nothing'} to have step {step}"
         return f"waits for {what} since {since_s:.1f}, deadline {self.plan.ask_s:.0f} s, then again"

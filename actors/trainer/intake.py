@@ -92,9 +92,9 @@ class Intake:
                 return [], None  # a question that was given up when the buffer restarted
             case Answered(_, source, Batch() as batch):
                 return self._answered(source, batch), None
-            case Answered(_, _, BatchExhausted(reason=reason)):
+            case Answered(_, _, BatchExhausted() as exhausted):
                 self.state = "exhausted"
-                return [], self._part(exhausted=reason)
+                return [], self._part(exhausted=exhausted)
             case Answered(_, source, Refused(reason=reason)):
                 raise IntakeFailed(f"{source} refused the batch of step {self.step}: {reason}")
             case Answered(_, source, message):
@@ -142,7 +142,9 @@ class Intake:
         )
         return [CheckBatch("check", batch, rules)]
 
-    def _part(self, *, verdict: BatchVerdict | None = None, exhausted: str = "") -> PartChecked:
+    def _part(
+        self, *, verdict: BatchVerdict | None = None, exhausted: BatchExhausted | None = None
+    ) -> PartChecked:
         refusals = verdict.refusals if verdict else ()
         return PartChecked(
             step=self.step,
@@ -151,5 +153,6 @@ class Intake:
             group_ids=tuple(refusal.group_id for refusal in refusals),
             reasons=tuple(refusal.reason for refusal in refusals),
             oldest=verdict.oldest if verdict else {},
-            exhausted=exhausted,
+            exhausted=exhausted.reason if exhausted else "",
+            draining=exhausted is not None and exhausted.draining,
         )

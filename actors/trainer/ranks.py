@@ -69,6 +69,11 @@ class Ranks:
         """Why no batch will come; empty when one has."""
         return next((part.exhausted for part in self.parts.values() if part.exhausted), "")
 
+    @property
+    def draining(self) -> bool:
+        """No batch will come before the run goes on: its end is not the end of the work."""
+        return any(part.draining for part in self.parts.values())
+
     def refusals(self, published: int | None) -> dict[str, str]:
         """Groups not to be trained now, with the reason: faults, and age at this very moment.
 

@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING
 from milepost.actors.trainer.core import Trainer
 from milepost.actors.trainer.follower import Follower
 from milepost.actors.trainer.plan import TrainerPlan
+from milepost.actors.trainer.trained import TrainedGroups
 from milepost.actors.trainer.works import CheckBatch
 
 if TYPE_CHECKING:
     from milepost.actors.context import ActorContext
     from milepost.actors.effects import Work
+    from milepost.actors.trainer.fsdp.checkpoint import CheckpointMeta
     from milepost.actors.trainer.fsdp.workshop import Workshop
 
 
@@ -84,8 +86,14 @@ def _core(plan: TrainerPlan, rank: int, workshop: Workshop) -> Trainer | Followe
         vocabulary=vocabulary,
         tokenizer_hash=tokenizer_hash,
         version=meta.step if meta else 0,
-        trained=meta.trained_group_ids if meta else (),
+        trained=_trained(meta) if meta else TrainedGroups(),
     )
+
+
+def _trained(meta: CheckpointMeta) -> TrainedGroups:
+    trained = TrainedGroups(meta.trained_before)
+    trained.add(meta.step, meta.trained_group_ids)
+    return trained
 
 
 def _open_workshop(context: ActorContext) -> Workshop:

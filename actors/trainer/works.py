@@ -104,6 +104,8 @@ class SaveCheckpoint(Work):
     trained_group_ids: tuple[str, ...]
     hugging_face: bool
     """Write the `hf` folder, too."""
+    trained_before: int = 0
+    """Groups trained whose names only the ledger of the rollout actor has."""
 
 
 @dataclass(frozen=True, slots=True)

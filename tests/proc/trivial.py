@@ -80,7 +80,7 @@ class Worker(Idle):
 
     def woken(self, now_s: float) -> list[Effect]:
         self.step += 1
-        metrics = {"train/loss": 1.0 / self.step, "rollout/success": self.step / 10}
+        metrics = {"train/loss": 1.0 / self.step, "rollout/solved": self.step / 10}
         record = StepRecorded(source=self.name, step=self.step, metrics=metrics)
         if self.step >= self.options["steps"]:
             done = WorkFinished(actor=self.name, summary={"steps": self.step})

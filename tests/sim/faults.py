@@ -15,6 +15,8 @@ class Faults:
 
     failures: float = 0.0
     """Share of episodes that fail."""
+    impatience: float = 0.0
+    """Share of later turns that the agent waits for only so long, and then ends well without."""
     delay: float = 0.0
     """Chance that the clock goes on by `delay_s` before the next delivery."""
     delay_s: float = 2.0
@@ -66,4 +68,5 @@ def swarm(random: Random) -> Faults:
         resume=0.003 if resumes else 0.0,
         resumes=resumes,
         step_s=random.choice((0.05, 0.5, 5.0)),
+        impatience=sometimes(0.5),
     )

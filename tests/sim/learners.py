@@ -24,6 +24,7 @@ from milepost.actors.effects import (
     Wake,
     Woken,
 )
+from milepost.actors.trainer.trained import TrainedGroups
 from milepost.messages.buffer import (
     Batch,
     BatchRequested,
@@ -52,7 +53,7 @@ from milepost.messages.shared import (
     VersionSpan,
 )
 from milepost.messages.supervisor import Drain, Drained, PeerRestarted, Refused, WorkFinished
-from milepost.messages.trainer import VersionFailed, VersionPublished
+from milepost.messages.trainer import LedgerWritten, VersionFailed, VersionPublished
 
 
 @dataclass(slots=True)
@@ -150,6 +151,8 @@ class Checkpoint:
 
     version: int
     trained: tuple[str, ...]
+    """But for the first `before`, whose names are in the ledger for good."""
+    before: int = 0
 
 
 @dataclass(slots=True)
@@ -167,7 +170,7 @@ class Trainer(Scripted):
     on_batch: Callable[[int, Batch, int | None], None]
     version: int = 0
     """Batches trained."""
-    trained: list[str] = field(default_factory=list)
+    trained: TrainedGroups = field(default_factory=TrainedGroups)
     published: int | None = None
     step_s: float = 0.5
     staleness_max: int | None = None
@@ -198,6 +201,8 @@ class Trainer(Scripted):
             case Received(_, VersionFailed() as message):
                 # Only the newest version is worth another try.
                 return self._publish() if message.version == self._published_last else []
+            case Received(_, LedgerWritten() as message):
+                self.trained.written(message.version)
             case Received(_, PeerRestarted(actor="buffer")) if self._last_trained:
                 return [Tell("buffer", self._last_trained)]
             case Received(_, Drain(), request):
@@ -285,7 +290,7 @@ class Trainer(Scripted):
         self._waits_for_version = self.sync and publishes and not is_last
         if self.rank:
             return []
-        self.trained.extend(batch.group_ids)
+        self.trained.add(self.version, batch.group_ids)
         self._last_trained = StepTrained(
             step=batch.step, version=self.version, group_ids=batch.group_ids
         )
@@ -294,7 +299,8 @@ class Trainer(Scripted):
             effects += self._publish()
         every = self.checkpoint_every
         if is_last or (every and self.version % every == 0):
-            self.save(Checkpoint(self.version, tuple(self.trained)))
+            names, before = self.trained.names, self.trained.num_before
+            self.save(Checkpoint(self.version, names, before))
             saved = CheckpointSaved(step=self.version, folder="")
             effects += [Tell("buffer", saved), Tell("rollout", saved)]
         return effects + (self._finished() if is_last else [])

@@ -56,6 +56,9 @@ from milepost.messages.shared import (
 from milepost.messages.supervisor import Drain, Drained, PeerRestarted, WorkFinished
 from milepost.messages.trainer import VersionPublished
 
+SEEN = "tokens_seen"
+"""Metric of an agent: sampled tokens that its reward is about."""
+
 
 class Scripted:
     """What every stand-in shares: nothing to assert, nothing to tell a monitor."""
@@ -80,6 +83,9 @@ class _Episode:
     turns: int
     ends_as: Status
     reward: float
+    generation: int = 0
+    """The last reply that came."""
+    tokens_seen: int = 0
 
 
 @dataclass(slots=True)
@@ -89,6 +95,8 @@ class Agent(Scripted):
     name: str
     random: Random
     failures: float = 0.0
+    impatience: float = 0.0
+    """Share of turns that it waits for only so long, once it has a reply to be judged by."""
     turns_max: int = 2
     episodes: dict[tuple[str, int], _Episode] = field(default_factory=dict)
 
@@ -102,13 +110,15 @@ class Agent(Scripted):
             case Received(_, Drain(), request):
                 assert request is not None
                 return [Reply(request, Drained(actor=self.name))]
-            case Answered(key, _, ChatReply()):
-                return self._turn_done(key)
+            case Answered(key, _, ChatReply() as reply):
+                return self._turn_done(key, reply, now_s)
             case Answered(key) | Unanswered(key) if key.startswith("chat/"):
                 return self._ended(self._key(key), Status.ABORTED, "the chat was refused", now_s)
             case Unanswered(key) if key.startswith("ended/"):
                 # The verdict was not taken: say it again.
                 return [Wake(key, now_s + 1.0)]
+            case Woken(key) if key.startswith("patience/"):
+                return self._ended(self._key(key), Status.COMPLETED, "", now_s)
             case Woken(key):
                 return self._say_again(key)
             case _:
@@ -127,17 +137,22 @@ class Agent(Scripted):
         return [self._chat(key, episode)]
 
     def _chat(self, key: tuple[str, int], episode: _Episode) -> Effect:
-        turn = ChatTurn(trajectory_id=key[0], messages=[])
+        turn = ChatTurn(trajectory_id=key[0], messages=[], attempt=key[1])
         return Ask(episode.message.session, turn, f"chat/{key[0]}/{key[1]}")
 
-    def _turn_done(self, key: str) -> list[Effect]:
+    def _turn_done(self, key: str, reply: ChatReply, now_s: float) -> list[Effect]:
         found = self._key(key)
         episode = self.episodes.get(found)
         if episode is None:
             return []
         episode.turns -= 1
+        episode.generation = reply.generation
+        episode.tokens_seen += reply.usage.completion_tokens
         if episode.turns:
-            return [self._chat(found, episode)]
+            chat = self._chat(found, episode)
+            if self.impatience and self.random.random() < self.impatience:
+                return [chat, Wake(f"patience/{found[0]}/{found[1]}", now_s + 0.1)]
+            return [chat]
         return self._ended(found, episode.ends_as, "it went wrong", 0.0)
 
     def _ended(
@@ -154,10 +169,15 @@ class Agent(Scripted):
             status=status,
             reward=episode.reward if good else None,
             cause="" if good else cause,
-            metrics={"solved": episode.reward} if good else {},
+            metrics=self._metrics(episode) if good else {},
+            generation=episode.generation,
         )
         self._unsaid[f"ended/{key[0]}/{key[1]}"] = (episode.message.report_to, ended)
         return self._say_again(f"ended/{key[0]}/{key[1]}")
+
+    @staticmethod
+    def _metrics(episode: _Episode) -> dict[str, float]:
+        return {"solved": episode.reward, SEEN: float(episode.tokens_seen)}
 
     _unsaid: dict[str, tuple[str, EpisodeEnded]] = field(default_factory=dict)
 
@@ -180,8 +200,12 @@ class Agent(Scripted):
 @dataclass(slots=True)
 class _Row:
     spec: SessionSpec
-    spans: list[VersionSpan] = field(default_factory=list)
+    turns: list[tuple[VersionSpan, ...]] = field(default_factory=list)
     length: int = 1
+
+    @property
+    def spans(self) -> tuple[VersionSpan, ...]:
+        return tuple(span for turn in self.turns for span in turn)
 
 
 @dataclass(slots=True)
@@ -191,6 +215,7 @@ class Session(Scripted):
     name: str
     engines: tuple[str, ...]
     version: int = 0
+    cuts_unseen: bool = True
     rows: dict[str, _Row] = field(default_factory=dict)
     _chats: dict[str, tuple[str, int, Request]] = field(default_factory=dict)
     _finishing: dict[str, tuple[Request, FinishTrajectory]] = field(default_factory=dict)
@@ -235,6 +260,9 @@ class Session(Scripted):
                 row = self.rows.get(message.trajectory_id)
                 if row is None:
                     refused = ChatRefused(kind="unknown_session", reason="no such session")
+                    return [Reply(request, refused)]
+                if row.spec.attempt != message.attempt:
+                    refused = ChatRefused(kind="closed", reason="open for another attempt")
                     return [Reply(request, refused)]
                 key = self._key("chat")
                 self._chats[key] = (message.trajectory_id, row.spec.attempt, request)
@@ -295,15 +323,20 @@ class Session(Scripted):
         row = self.rows.get(trajectory_id)
         if row is None or row.spec.attempt != attempt:
             return [Reply(request, ChatRefused(kind="closed", reason="superseded"))]
-        for span in message.spans:
-            start, end = row.length + span.start, row.length + span.end
-            row.spans.append(VersionSpan(start=start, end=end, version=span.version))
+        at = row.length
+        row.turns.append(
+            tuple(
+                VersionSpan(start=at + span.start, end=at + span.end, version=span.version)
+                for span in message.spans
+            )
+        )
         row.length += message.token_ids.shape[0]
         reply = ChatReply(
             message={"role": "assistant", "content": ""},
             finish_reason=FinishReason.STOP,
-            usage=Usage(prompt_tokens=0, completion_tokens=1),
+            usage=Usage(prompt_tokens=0, completion_tokens=message.token_ids.shape[0]),
             versions=(),
+            generation=len(row.turns),
         )
         return [Reply(request, reply)]
 
@@ -315,11 +348,13 @@ class Session(Scripted):
         if row is None or row.spec.attempt != verdict.attempt or not row.spans:
             return [Reply(request, self._lost(verdict, "no such session"))]
         del self.rows[verdict.trajectory_id]
+        if self.cuts_unseen and verdict.generation is not None:
+            del row.turns[verdict.generation :]
         key = self._key("deliver")
         self._finishing[key] = (request, verdict)
         finished = trajectory(
             verdict.trajectory_id,
-            spans=tuple(row.spans),
+            spans=row.spans,
             reward=verdict.reward,
             status=verdict.status,
             metrics=verdict.metrics,

@@ -24,6 +24,7 @@ AGENTS_DIE = Faults(death=0.03, deaths=2, mortal=("agent",))
 RESUMES = Faults(resume=0.01, resumes=2)
 BLOCKS = Faults(block=0.02, block_s=70.0, blocks=3)
 RESUMES_SLOWLY = Faults(resume=0.01, resumes=2, step_s=20.0)
+IMPATIENT = Faults(impatience=1.0, delay=0.3, delay_s=0.5)
 SLOW_TRAINER = Faults(step_s=20.0)
 
 
@@ -79,6 +80,9 @@ CANARIES = {
         Variant(publisher=partial(naive.publisher_with, holds_kind=naive.NeverHolds)),
         CALM,
         "is held",
+    ),
+    "a turn trained that came after the reward": Canary(
+        Variant(cuts_unseen=False), IMPATIENT, "the reward saw"
     ),
     "an engine that confirms what it does not serve": Canary(
         Variant(liar="engine-0"), CALM, "canary|log-probs"

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from sim.learners import Engine, Trainer
 from sim.network import Network
+from sim.standins import SEEN
 
 from milepost.actors.buffer.marks import Handed
 from milepost.actors.buffer.work import WriteMarks
@@ -186,12 +187,21 @@ class Watch:
     def _check_once(self, batch: Batch) -> None:
         assert batch.step not in self.trained or self.trained[batch.step] == batch.group_ids
         self._check_trained_ages(batch)
+        self._check_seen(batch)
         before = {name for groups in self.trained.values() for name in groups}
         if batch.step not in self.trained:
             again = before & set(batch.group_ids)
             assert not again, f"trained twice: {sorted(again)}"
         self.trained[batch.step] = batch.group_ids
         self.batches.append((batch.step, batch))
+
+    def _check_seen(self, batch: Batch) -> None:
+        """The reward of every trajectory is about the very tokens that are trained with it."""
+        for each in batch.trajectories:
+            if SEEN in each.metrics:
+                trained = bytes(each.loss_mask.data).count(1)
+                seen = each.metrics[SEEN]
+                assert trained == seen, f"{each.trajectory_id}: the reward saw {seen} of {trained}"
 
     def _check_trained_ages(self, batch: Batch) -> None:
         """Invariant 5, by the version the trainer knows at the moment it trains."""
@@ -228,4 +238,5 @@ class Watch:
         counts = Counter(map(len, self.trained.values()))
         assert counts == Counter({size: steps}), counts
         trained = [name for _, groups in sorted(self.trained.items()) for name in groups]
-        assert list(disk.checkpoint.trained) == trained
+        before = disk.checkpoint.before
+        assert list(disk.checkpoint.trained) == trained[before:], (disk.checkpoint, trained)

@@ -95,6 +95,8 @@ class Variant:
     evaluator: Callable[[EvaluatorSettings, Sequence[Prompt]], Core] = Evaluator
     liar: str = ""
     """Engine that confirms what it does not serve."""
+    cuts_unseen: bool = True
+    """False: sessions train turns that came after the reward."""
 
 
 @dataclass(slots=True)
@@ -162,7 +164,8 @@ class World:
 
     def _session(self, name: str, incarnation: int) -> Session:
         del incarnation
-        return Session(name, self.topology.names("engine"))
+        cuts = self.variant.cuts_unseen
+        return Session(name, self.topology.names("engine"), cuts_unseen=cuts)
 
     def _engine(self, name: str, incarnation: int) -> Engine:
         return Engine(name, self._random(name, incarnation), lies=name == self.variant.liar)
@@ -171,7 +174,8 @@ class World:
         return Random(f"{self.seed}/{name}/{incarnation}")
 
     def _agent(self, name: str, incarnation: int) -> Agent:
-        return Agent(name, self._random(name, incarnation), self.faults.failures)
+        faults = self.faults
+        return Agent(name, self._random(name, incarnation), faults.failures, faults.impatience)
 
     def _rollout(self, incarnation: int, resume_version: int | None) -> Core:
         settings = RolloutSettings.of(self.topology, incarnation)
@@ -183,10 +187,17 @@ class World:
             saved = self.disk.checkpoint
             trained = saved.trained if saved else ()
             self.disk.records += ledger.resume(resume_version or 0, trained)
+            known = saved.before + len(saved.trained) if saved else 0
+            assert ledger.num_trained >= known, "the ledger is behind the checkpoint"
         ledger.validate()
         if self.topology.algorithm.estimator == "sft":
-            return ConversationRollout.of(settings, order, ledger)
-        return self.variant.rollout(settings, order, ledger)
+            supervised = ConversationRollout.of(settings, order, ledger)
+            supervised.book.written_every = 1
+            return supervised
+        rollout = self.variant.rollout(settings, order, ledger)
+        assert isinstance(rollout, Rollout)
+        rollout.book.written_every = 1
+        return rollout
 
     def _buffer(self, incarnation: int, resume_version: int | None) -> Core:
         settings = BufferSettings.of(self.topology)
@@ -228,7 +239,9 @@ class World:
             staleness_max=self._door_limit(),
         )
         if saved is not None:
-            trainer.version, trainer.trained = saved.version, list(saved.trained)
+            trainer.version = saved.version
+            trainer.trained.num_before = saved.before
+            trainer.trained.add(saved.version, saved.trained)
         return trainer
 
     def _door_limit(self) -> int | None:

@@ -53,7 +53,9 @@ class CheckpointMeta(Struct, frozen=True, kw_only=True):
     """Of the next optimizer step."""
     world_size: int
     trained_group_ids: tuple[str, ...]
-    """Every group trained since the run began, in order."""
+    """Groups trained since the run began, in order, but for the first `trained_before`."""
+    trained_before: int = 0
+    """Groups whose names the journal of the rollout actor keeps for good."""
     rng_states: tuple[str, ...]
     """torch's CPU generator of each rank, base64."""
 
@@ -69,6 +71,7 @@ def save_checkpoint(
     *,
     step: int,
     trained_group_ids: tuple[str, ...],
+    trained_before: int,
     keep: int,
     write_hugging_face: Callable[[Path], None] | None,
 ) -> Path:
@@ -78,7 +81,8 @@ def save_checkpoint(
         parent: RUN/checkpoints, the same folder for every rank.
         learner: its policy and optimizer.
         step: batches trained.
-        trained_group_ids: since the run began.
+        trained_group_ids: since the run began, but for the first ones.
+        trained_before: how many those are.
         keep: checkpoints that stay, this one included.
         write_hugging_face: given the path of the `hf` folder; called on every rank (collective).
 
@@ -105,6 +109,7 @@ def save_checkpoint(
             lr=learner.optimizer.lr,
             world_size=group.world_size,
             trained_group_ids=trained_group_ids,
+            trained_before=trained_before,
             rng_states=tuple(b64encode(state.cpu().numpy().tobytes()).decode() for state in states),
         )
         _put(partial / META, msgspec.json.encode(meta))

@@ -175,6 +175,7 @@ class Workshop:
             self._learner,
             step=work.step,
             trained_group_ids=work.trained_group_ids,
+            trained_before=work.trained_before,
             keep=self._topology.run.checkpoints_keep,
             write_hugging_face=self._write_hugging_face if work.hugging_face else None,
         )

@@ -25,7 +25,7 @@ from milepost.actors.effects import (
     WorkDone,
 )
 from milepost.messages.agent import CancelEpisode, RunEpisode
-from milepost.messages.rollout import AgentReady, EpisodeEnded, EpisodesAlive
+from milepost.messages.rollout import AgentLeft, AgentReady, EpisodeEnded, EpisodesAlive
 from milepost.messages.shared import Status
 from milepost.messages.supervisor import Drain, Drained, PeerRestarted
 
@@ -220,6 +220,8 @@ def test_a_drain_lets_episodes_end_then_stops_them_then_says_so() -> None:
             assert not made.replies
             made.handle(Taken(tell.key))
     assert made.replies == [Reply(request, Drained(actor="agent-0"))]
+    left = [each.message for each in made.told if isinstance(each.message, AgentLeft)]
+    assert left == [AgentLeft(agent="agent-0", reason="it drained")]
 
 
 def test_a_message_that_no_agent_can_get_is_an_error() -> None:

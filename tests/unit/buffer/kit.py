@@ -66,6 +66,7 @@ def settings(**fields: Any) -> BufferSettings:
         "staleness_max": None,
         "late": "correct",
         "filters": (),
+        "filtered_in_a_row_max": 0,
         "journal": False,
         "success_metric": "solved",
         "checkpoints_named": 2,

@@ -203,8 +203,19 @@ def test_when_nothing_more_is_issued_a_batch_that_cannot_be_filled_is_said_to_be
     play = Play(settings())
     number = play.request(0)
     play.put("g0")
-    play.hear(IssueEnded(reason="the rollout actor drains"))
-    assert play.batch(number) == BatchExhausted(reason="the rollout actor drains")
+    play.hear(IssueEnded(reason="the rollout actor drains", draining=True))
+    ended = BatchExhausted(reason="the rollout actor drains", draining=True)
+    assert play.batch(number) == ended
+
+
+def test_data_that_ended_and_a_run_that_drains_are_told_apart() -> None:
+    """One means that the work is done, the other that it goes on some day."""
+    play = Play(settings())
+    number = play.request(0)
+    play.hear(IssueEnded(reason="the data ended"))
+    play.ask(Drain(deadline_s=9.0), "supervisor")
+    assert play.batch(number) == BatchExhausted(reason="the data ended")
+    assert play.batch(play.request(0)) == BatchExhausted(reason="the data ended")
 
 
 # ---- restarts, words that were missed, drain ---------------------------------------------
@@ -269,7 +280,7 @@ def test_a_drain_waits_for_the_journal_and_ends_waiting_requests() -> None:
     play.put("g0")
     number = play.ask(Drain(deadline_s=9.0), "supervisor")
     assert number not in play.replies
-    assert isinstance(play.batch(waiting), BatchExhausted)
+    assert play.batch(waiting) == BatchExhausted(reason="the buffer drains", draining=True)
     play.write()
     assert play.batch(number) == Drained(actor="buffer")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
+from unit.buffer.kit import Play, settings
 
 from milepost.actors.buffer.filters import FilterError, first_reason, load_filters
 
@@ -45,3 +46,25 @@ def test_a_filter_that_answers_anything_but_text_is_refused() -> None:
 def test_a_filter_that_is_not_there_is_named(name: str, said: str) -> None:
     with pytest.raises(FilterError, match=said):
         load_filters((name,))
+
+
+def test_filters_that_keep_nothing_end_the_run_by_name() -> None:
+    """What they drop is sampled again: a solved task under `zero_spread` would go on for ever."""
+    given = settings(filters=load_filters(("zero_spread",)), filtered_in_a_row_max=3)
+    play = Play(given)
+    for name in ("g0", "g1", "g2", "g3", "g4"):
+        # One that is kept is proof that the filters can be passed.
+        play.put(name, rewards=(0.0, 1.0) if name == "g2" else (1.0, 1.0))
+    assert not play.failed
+    play.put("g5", rewards=(1.0, 1.0))
+    assert play.failed.startswith(
+        "actors.buffer.filters dropped 3 groups in a row and kept none (3 by zero_spread), "
+        "guard.groups_filtered_in_a_row_max is 3"
+    )
+
+
+def test_without_the_bound_filters_may_drop_for_ever() -> None:
+    play = Play(settings(filters=load_filters(("zero_spread",))))
+    for at in range(50):
+        play.put(f"g{at}", rewards=(1.0, 1.0))
+    assert not play.failed

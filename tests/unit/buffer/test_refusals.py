@@ -44,6 +44,7 @@ class Play:
             "staleness_max": None,
             "late": "drop",
             "filters": (),
+            "filtered_in_a_row_max": 0,
             "journal": False,
             "success_metric": "solved",
             "checkpoints_named": 2,

@@ -10,6 +10,7 @@ from sim.rows import probe_of
 from unit.publisher.kit import Play
 from unit.publisher.test_epochs import serving
 
+from milepost.actors.effects import Taken, Unanswered
 from milepost.actors.publisher.canary import largest_difference
 from milepost.messages.bulk import Bulk
 from milepost.messages.engine import ActivateEpoch, GenerateRefused, PrepareEpoch, Score, Scored
@@ -169,3 +170,20 @@ def test_differences_are_taken_over_every_position_that_has_a_prefix() -> None:
 def test_what_cannot_be_compared_differs_infinitely(scored: tuple[Bulk, ...]) -> None:
     """NaN compares as no difference at all in the obvious loop."""
     assert largest_difference((floats(0.0, -1.0, -2.0),), scored) == math.inf
+
+
+def test_a_listener_that_takes_nothing_is_told_again_after_growing_pauses() -> None:
+    """A dead peer's link fails at once: without a pause the two would spin until it is back."""
+    play = serving(3)
+    pauses = []
+    for _ in range(7):
+        play.feed(Unanswered("", "buffer", "no such peer"))
+        play.feed(Unanswered("", "buffer", "no such peer"))
+        assert play.published() == []
+        pauses.append(play.wakes["listener/buffer"] - play.now_s)
+        play.wake("listener/buffer")
+        assert play.published() == [3]
+    assert pauses == [0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 8.0]
+    play.feed(Taken("listener/buffer"))
+    play.feed(Unanswered("", "buffer", "no such peer"))
+    assert play.wakes["listener/buffer"] - play.now_s == 0.25

@@ -385,3 +385,16 @@ def test_tool_turns_in_a_tree_are_rendered_as_in_a_linear_session() -> None:
     assert linear.turns == branched.turns
     assert linear.spans == branched.spans
     assert LOOKUP["function"]["name"] in text_of(linear.token_ids)
+
+
+def test_branches_that_the_verdict_never_saw_are_cut_off() -> None:
+    """What came after the last reply that the agent received has no reward."""
+    game, _ = grown(TreeConfig(leaf_picker="keep_all"))
+    game.finish(generation=4)
+    message = game.take()
+    rows = (message.trajectory, *message.others)
+    assert [replies(row) for row in rows] == [
+        [("one", True), ("two", True)],
+        [("one", False), ("three", True), ("four", True)],
+    ]
+    assert game.core.statistics()["turns_cut"] == 2

@@ -15,7 +15,7 @@ from unit.supervisor.runs import (
     signals,
 )
 
-from milepost.messages.supervisor import EventReported, GuardTripped, StepRecorded
+from milepost.messages.supervisor import GuardTripped, StepRecorded
 from milepost.supervisor.book import Phase
 from milepost.supervisor.events import (
     Broken,
@@ -193,12 +193,10 @@ def test_victims_of_the_stop_are_no_cause() -> None:
     assert story.verdict.status is RunStatus.STOPPED
 
 
-def test_the_last_words_of_an_actor_are_the_reason() -> None:
+def test_the_last_line_that_an_actor_wrote_is_the_reason() -> None:
+    """A core's `Fail` is written there, and nowhere else."""
     story = working()
-    story.say(
-        "rollout", EventReported(source="rollout", kind="failed", text="RO-3 (ledger): 5 != 4")
-    )
-    story.dies("rollout", code=1, log=("Traceback",))
+    story.dies("rollout", code=1, log=("RO-3 (ledger): 5 != 4",))
     cause = story.core.ending.cause
     assert cause is not None
     assert cause.text == "rollout exited with code 1: RO-3 (ledger): 5 != 4"

@@ -194,12 +194,12 @@ def test_the_summary_tells_who_was_first() -> None:
 def test_a_plain_display_is_a_line_a_step_and_a_line_an_event() -> None:
     out = io.StringIO()
     display = PlainDisplay(out)
-    display.on_step(3, {"rollout/success": 0.25, "train/loss": 0.5, "x": 1.0})
+    display.on_step(3, {"rollout/solved": 0.25, "train/loss": 0.5, "x": 1.0})
     display.on_step(4, {"b": 2.0, "a": 1.0})
     display.on_event(EventReported(source="engine-0", kind="restarted", text="why"))
     display.on_event(EventReported(source="engine-0", kind="ready", text="hush"))
     assert out.getvalue().splitlines() == [
-        "step 3  success 0.25  loss 0.5",
+        "step 3  solved 0.25  loss 0.5",
         "step 4  a 1  b 2",
         "engine-0 restarted: why",
     ]

@@ -28,6 +28,7 @@ from milepost.actors.effects import (
 from milepost.actors.trainer.core import Trainer
 from milepost.actors.trainer.follower import Follower
 from milepost.actors.trainer.plan import TrainerPlan
+from milepost.actors.trainer.trained import TrainedGroups
 from milepost.actors.trainer.works import (
     BatchVerdict,
     CheckBatch,
@@ -213,12 +214,14 @@ class Play:
 
 def play(version: int = 0, trained: tuple[str, ...] = (), **changes: Any) -> Play:
     """A leading core, just started."""
+    known = TrainedGroups()
+    known.add(version, trained)
     core = Trainer.of(
         replace(PLAN, **changes),
         vocabulary=VOCABULARY,
         tokenizer_hash="",
         version=version,
-        trained=trained,
+        trained=known,
     )
     game = Play(core)
     game.waiting += core.start(game.now_s)

@@ -50,6 +50,7 @@ def save(parent: Path, learner: Learner, step: int, keep: int = 2) -> Path:
         learner,
         step=step,
         trained_group_ids=(f"a{step}",),
+        trained_before=step - 1,
         keep=keep,
         write_hugging_face=None,
     )
@@ -73,6 +74,7 @@ def test_a_resumed_run_equals_an_unbroken_one_bit_for_bit(
     assert meta.step == 2
     assert meta.optimizer_step == 4
     assert meta.trained_group_ids == ("a2",)
+    assert meta.trained_before == 1
     assert meta.lr == resumed.optimizer.lr == unbroken.optimizer.lr
     outcomes = [learner.train(minibatches(2), 2) for learner in (unbroken, resumed)]
     assert outcomes[0].metrics["train/grad_norm"] == outcomes[1].metrics["train/grad_norm"]

@@ -33,6 +33,7 @@ from milepost.actors.effects import (
 )
 from milepost.actors.trainer.core import Trainer
 from milepost.actors.trainer.follower import Follower
+from milepost.actors.trainer.trained import TrainedGroups
 from milepost.actors.trainer.works import (
     BatchVerdict,
     CheckBatch,
@@ -234,7 +235,13 @@ def test_every_order_of_events_trains_every_step_once_and_ends(seed: int, mode: 
         sync=mode == "sync",
         checkpoint_every_steps=2,
     )
-    leader = Trainer.of(plan, vocabulary=VOCABULARY, tokenizer_hash="")
+    leader = Trainer.of(
+        plan,
+        vocabulary=VOCABULARY,
+        tokenizer_hash="",
+        version=0,
+        trained=TrainedGroups(),
+    )
     follower = Follower.of(plan, 1, vocabulary=VOCABULARY, tokenizer_hash="")
     world = World(Random(seed), {RANKS[0]: leader, RANKS[1]: follower})
     world.run()

@@ -236,7 +236,7 @@ def _timers(game: Play) -> list[str]:
     return [each.key for each in game.waiting if isinstance(each, Wake)]
 
 
-def test_no_batch_at_all_ends_the_work_early_after_a_moment() -> None:
+def test_the_end_of_the_data_ends_the_work_early() -> None:
     game = play()
     game.exported()
     game.published(0)
@@ -244,8 +244,6 @@ def test_no_batch_at_all_ends_the_work_early_after_a_moment() -> None:
     game.exported()
     game.published(1)
     game.answer(BatchExhausted(reason="42 prompts, all trained"))
-    assert not game.has(SaveCheckpoint)
-    game.wake("exhausted")
     assert game.saved().hugging_face
     assert game.has(WorkFinished)
     final = [each for each in game.all(VersionPublished) if each.final]
@@ -261,16 +259,17 @@ def test_a_trainer_that_is_out_of_step_with_the_buffer_fails_and_does_not_finish
 
 
 def test_in_a_drain_the_buffers_word_that_no_batch_comes_finishes_nothing() -> None:
-    """It can overtake the supervisor's order; the run is stopped, not done."""
+    """It can overtake the supervisor's order by any time; the run is stopped, not done."""
     game = play()
     game.exported()
     game.published(0)
     game.step(0)
     game.exported()
     game.published(1)
-    game.answer(BatchExhausted(reason="the buffer drains"))
+    game.answer(BatchExhausted(reason="the buffer drains", draining=True))
+    assert not game.has(SaveCheckpoint)
+    assert "waits for the order to drain" in game.core.working_on()
     game.ask(Drain(deadline_s=30.0))
-    game.wake("exhausted")
     assert not game.saved().hugging_face
     game.taken()
     assert not game.has(WorkFinished)

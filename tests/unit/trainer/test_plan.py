@@ -10,6 +10,7 @@ from unit.trainer.play import PLAN, Play
 
 from milepost.actors.trainer.core import Trainer
 from milepost.actors.trainer.plan import TrainerPlan
+from milepost.actors.trainer.trained import TrainedGroups
 from milepost.configs.load import load_topology
 from milepost.messages.buffer import StepTrained
 
@@ -49,7 +50,13 @@ def test_the_warm_up_has_neither_publisher_nor_evaluator() -> None:
 
 
 def test_a_trainer_that_is_told_nonsense_says_so() -> None:
-    core = Trainer.of(replace(PLAN), vocabulary=VOCABULARY, tokenizer_hash="")
+    core = Trainer.of(
+        replace(PLAN),
+        vocabulary=VOCABULARY,
+        tokenizer_hash="",
+        version=0,
+        trained=TrainedGroups(),
+    )
     game = Play(core)
     with pytest.raises(TypeError, match="trainer-0 was told StepTrained by buffer"):
         game.receive(StepTrained(step=0, version=1, group_ids=()), "buffer")
