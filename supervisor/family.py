@@ -13,9 +13,22 @@ from typing import Any, Final, Literal
 from milepost.configs.dump import topology_hash
 from milepost.configs.spec import ActorSpec
 from milepost.configs.topology import Topology
+from milepost.messages.bus.borrowing import owner_prefix
 from milepost.messages.supervisor import ResourceReleased, ResourceTaken
-from milepost.supervisor.cleanup.reaper import Reaped, one_at_a_time, take_away
-from milepost.supervisor.cleanup.registry import Registry, identity_record, read_registry
+from milepost.supervisor.cleanup.reaper import (
+    Reaped,
+    one_at_a_time,
+    remove_all,
+    remove_segments,
+    take_away,
+)
+from milepost.supervisor.cleanup.registry import (
+    Owned,
+    Registry,
+    identity_record,
+    note,
+    read_registry,
+)
 from milepost.supervisor.events import ChildExited, ChildNotStarted, ChildStarted, Event
 from milepost.supervisor.folder import RunFolder
 from milepost.supervisor.homes import Homes
@@ -24,6 +37,8 @@ from milepost.supervisor.places import Exit, Order, Place, Process
 from milepost.supervisor.plan import ChildPlan
 
 RELEASE_S: Final = 30.0
+SEGMENTS_S: Final = 2.0
+"""A dead actor's shared memory stays for so long: peers take what had arrived from it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,12 +50,14 @@ class RunFacts:
         run_id: random, new for each start of a supervisor.
         homes: where every actor and the supervisor has its mailbox.
         resume_step: checkpoint to go on from.
+        owned: what the registry says so far; kept up here for the case that it is removed.
     """
 
     topology: Topology
     run_id: str
     homes: Homes
     resume_step: int | None
+    owned: Owned
 
 
 class Family:
@@ -70,10 +87,12 @@ class Family:
         self._place = place
         self._report = report
         self._broken = broken
+        self._owned = facts.owned
         self._registry = Registry(folder.path)
         self._disk = ThreadPoolExecutor(1, thread_name_prefix="registry")
         self._processes: dict[str, Process] = {}
         self._held: dict[str, ResourceTaken] = {}
+        self._timers: list[asyncio.TimerHandle] = []
         self._topology_hash = topology_hash(facts.topology)
 
     # ---- children ------------------------------------------------------------------------
@@ -124,6 +143,7 @@ class Family:
             exited = done.result()
             tail = last_lines(log, since=written)
             self._release_of(actor)
+            self._free_memory_of(actor, incarnation)
             self._report(ChildExited(actor, incarnation, exited.code, exited.signal, tail))
 
         process.ended.add_done_callback(ended)
@@ -165,6 +185,16 @@ class Family:
             argv = self._held.pop(name).release
             self._disk.submit(self._run_release, name, argv)
 
+    def _free_memory_of(self, actor: str, incarnation: int) -> None:
+        prefix = owner_prefix(self._facts.run_id, actor, incarnation)
+
+        def free() -> None:
+            self._timers.remove(timer)
+            self._disk.submit(remove_segments, prefix)
+
+        timer = asyncio.get_running_loop().call_later(SEGMENTS_S, free)
+        self._timers.append(timer)
+
     def _run_release(self, name: str, argv: list[str]) -> None:
         done = subprocess.run(
             argv, check=False, stdin=subprocess.DEVNULL, capture_output=True, timeout=RELEASE_S
@@ -173,6 +203,8 @@ class Family:
             self._registry.append({"kind": "released", "name": name})
 
     def _write_down(self, *records: dict[str, Any]) -> None:
+        for record in records:
+            note(self._owned, record)
         loop = asyncio.get_running_loop()
         written = loop.run_in_executor(self._disk, self._registry.append, *records)
 
@@ -185,11 +217,17 @@ class Family:
     async def close(self) -> Reaped:
         """Take away everything the run owns; every child has ended."""
         self._place.close()
+        for timer in self._timers:
+            timer.cancel()
         loop = asyncio.get_running_loop()
         reaped = await loop.run_in_executor(self._disk, self._take_away)
         self._disk.shutdown()
         return reaped
 
     def _take_away(self) -> Reaped:
-        with one_at_a_time(self._folder.path):
-            return take_away(self._folder.path, read_registry(self._folder.path))
+        try:
+            with one_at_a_time(self._folder.path):
+                return take_away(self._folder.path, read_registry(self._folder.path))
+        except FileNotFoundError:
+            # Somebody removed the run's folder; what the run owns is known here, too.
+            return remove_all(self._owned)

@@ -68,6 +68,18 @@ class RunFolder:
             ) from error
         if registry_path(self.path).exists():
             reap(self.path)
+        self._identity = self._look()
+
+    def _look(self) -> tuple[int, int]:
+        found = self.path.stat()
+        return found.st_dev, found.st_ino
+
+    def is_there(self) -> bool:
+        """Whether its path still leads to the folder that was opened, with our part in it."""
+        try:
+            return self._look() == self._identity and registry_path(self.path).exists()
+        except OSError:
+            return False
 
     def write_beginning(self, topology: Topology, actors: Iterable[str]) -> None:
         """The resolved topology, versions and seeds, before the first child starts."""

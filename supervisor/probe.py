@@ -1,19 +1,19 @@
 """The child process that loads the user's code and says what is wrong with it.
 
-`python -P -m milepost.supervisor.probe FOLDER` reads FOLDER/targets.json and adds one line to
-FOLDER/answers.jsonl for each, as soon as it is known. Whatever the user's code prints or breaks,
-the lines written before are whole.
+`python -P -m milepost.supervisor.probe DESCRIPTOR` reads the targets from its standard input and
+writes one line to the descriptor for each, as soon as it is known. Whatever the user's code prints
+or breaks, the lines written before are whole.
 """
 
 from __future__ import annotations
 
 import inspect
+import os
 import sys
 import traceback
 from collections.abc import Callable, Iterator
 from importlib import import_module
 from itertools import islice
-from pathlib import Path
 from typing import Any, Final, Literal
 
 import msgspec
@@ -22,10 +22,6 @@ from msgspec import Struct
 from milepost.actors.lifeline import tie_to_parent
 from milepost.configs.suggest import did_you_mean
 from milepost.messages.shared import Prompt
-
-TARGETS: Final = "targets.json"
-ANSWERS: Final = "answers.jsonl"
-ERRORS: Final = "errors.txt"
 
 
 class Target(Struct, frozen=True):
@@ -68,9 +64,10 @@ CALLS: Final[dict[str, tuple[str, ...]]] = {
 def main() -> None:
     """Load every target in order."""
     tie_to_parent()
-    folder = Path(sys.argv[1])
-    targets = msgspec.json.decode((folder / TARGETS).read_bytes(), type=list[Target])
-    with (folder / ANSWERS).open("ab", buffering=0) as answers:
+    targets = msgspec.json.decode(sys.stdin.buffer.read(), type=list[Target])
+    descriptor = int(sys.argv[1])
+    os.set_inheritable(descriptor, False)  # noqa: FBT003 - not for what the user's code starts
+    with open(descriptor, "ab", buffering=0) as answers:
         answers.writelines(
             msgspec.json.encode(Probe(list(look_at(target)))) + b"\n" for target in targets
         )

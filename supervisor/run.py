@@ -10,6 +10,7 @@ import signal
 import time
 import traceback
 from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,7 +25,13 @@ from milepost.messages.supervisor import EventReported
 from milepost.supervisor.attach import Door
 from milepost.supervisor.book import SUPERVISOR
 from milepost.supervisor.cleanup.processes import identity_of
-from milepost.supervisor.cleanup.registry import PRIVATE, Registry, identity_record
+from milepost.supervisor.cleanup.registry import (
+    PRIVATE,
+    Owned,
+    Registry,
+    identity_record,
+    note,
+)
 from milepost.supervisor.companions import Companions
 from milepost.supervisor.core import SupervisorCore
 from milepost.supervisor.display import Display
@@ -107,6 +114,7 @@ class _Run:
         self._started_at = time.time()
         self._trackers = trackers_of(topology.tracking)
         self._plans = {plan.name: plan for plan in children_of(topology)}
+        self._owned = Owned()
         self._about: dict[str, Any] = {
             "name": topology.run.name,
             "run_id": self._run_id,
@@ -131,7 +139,8 @@ class _Run:
         homes = Homes.open(self._topology.system, sockets, self._plans)
         with contextlib.closing(homes):
             # At step 0 no checkpoint is loaded; the weights are those that the run began with.
-            facts = RunFacts(self._topology, self._run_id, homes, self._resume_step or None)
+            step = self._resume_step or None
+            facts = RunFacts(self._topology, self._run_id, homes, step, self._owned)
             async with self._shell(core, facts, place) as (shell, family):
                 home = endpoint(sockets, ATTACH)
                 door = await Door.open(home, self._run_id, shell, self._folder.path)
@@ -139,8 +148,10 @@ class _Run:
                 shell.start()
                 spoken = Broadcast(endpoint(sockets, STATISTICS), SUPERVISOR, self._run_id)
                 show = asyncio.create_task(_show(shell, spoken), name="show")
+                look = asyncio.create_task(_look_after(self._folder, shell), name="look after")
                 verdict = await self._verdict(shell, family)
                 show.cancel()
+                look.cancel()
                 await spoken.close()
                 await door.close()
         return self._report(verdict, core, shell, sockets)
@@ -150,19 +161,18 @@ class _Run:
         sockets = create_folder(self._run_id)
         identity = identity_of(os.getpid())
         assert identity is not None, "this process is alive"
+        records: tuple[dict[str, Any], ...] = (
+            {"kind": "run", "run_id": self._run_id, "supervisor": identity_record(identity)},
+            {"kind": "folder", "path": str(sockets)},
+            {"kind": "segments", "prefix": segment_prefix(self._run_id)},
+        )
         try:
-            Registry(self._folder.path).append(
-                {
-                    "kind": "run",
-                    "run_id": self._run_id,
-                    "supervisor": identity_record(identity),
-                },
-                {"kind": "folder", "path": str(sockets)},
-                {"kind": "segments", "prefix": segment_prefix(self._run_id)},
-            )
+            Registry(self._folder.path).append(*records)
         except OSError:
             remove_folder(sockets)
             raise
+        for record in records:
+            note(self._owned, record)
         return sockets
 
     @contextlib.asynccontextmanager
@@ -210,8 +220,12 @@ class _Run:
                 await receiver
                 await recorder.settled()
                 await companions.finish_trackers()
-                for problem in (await family.close()).problems:
+                reaped = await family.close()
+                for problem in reaped.problems:
                     shell.record(EventReported(source=SUPERVISOR, kind="left_behind", text=problem))
+                if not reaped.problems:
+                    # Else it stays, and tries once more when we are gone.
+                    await companions.close()
 
     async def _verdict(self, shell: Shell, family: Family) -> Verdict:
         try:
@@ -238,8 +252,13 @@ class _Run:
             started_at=self._started_at,
             ended_at=time.time(),
         )
-        self._folder.write_json("summary.json", summary)
-        self._write_run_file(sockets, ended=True)
+        try:
+            self._folder.write_json("summary.json", summary)
+            self._write_run_file(sockets, ended=True)
+        except OSError as error:
+            text = f"summary.json cannot be written: {error}"
+            cause = verdict.cause or Cause(SUPERVISOR, text)
+            verdict = replace(verdict, status=RunStatus.FAILED, cause=cause)
         return Outcome(verdict, summary)
 
     def _write_run_file(self, sockets: Path, *, ended: bool) -> None:
@@ -258,6 +277,15 @@ async def _show(shell: Shell, broadcast: Broadcast) -> None:
         shell.show_snapshot()
         if broadcast.is_heard:
             await broadcast.say(shell.snapshot())
+        await asyncio.sleep(SNAPSHOT_S)
+
+
+async def _look_after(folder: RunFolder, shell: Shell) -> None:
+    """End the run, by name, when its folder is not there any more."""
+    while True:
+        if not await asyncio.to_thread(folder.is_there):
+            shell.broken(f"the run folder {folder.path} was removed while the run went on")
+            return
         await asyncio.sleep(SNAPSHOT_S)
 
 

@@ -23,6 +23,11 @@ def segment_prefix(run_id: str) -> str:
     return f"milepost-{run_id}-"
 
 
+def owner_prefix(run_id: str, name: str, incarnation: int) -> str:
+    """How the names of all shared memory begin that one incarnation of an actor has made."""
+    return f"{segment_prefix(run_id)}{name}.{incarnation}-"
+
+
 class Mapping(mmap.mmap):
     """A segment of another process, read-only, mapped for one message."""
 

@@ -64,7 +64,9 @@ class Bus:
         self._replies = Replies(self._host)
         self._mailbox = Mailbox(self._host, self._replies, self._on_arrival)
         self._aside = Aside(self._loop)
-        self._packing = Packing(name, run_id, limits, self._loop, self._give_back, self._alarm.wake)
+        self._packing = Packing(
+            name, incarnation, run_id, limits, self._loop, self._give_back, self._alarm.wake
+        )
         self._links = Links(self._host, self._packing, self._aside, self._loop)
         self._answering = Answering(self._host, self._mailbox, self._packing, self._aside)
         self._returning = Returning(

@@ -99,13 +99,15 @@ class Lender:
     """By id of the message."""
     free: list[Segment] = field(default_factory=list)
     _segments: dict[str, Segment] = field(default_factory=dict)
+    owner: str = "nobody.0"
+    """Name and incarnation: whoever finds this process dead removes what is left of it."""
     _token: str = field(default_factory=lambda: secrets.token_hex(4))
     _count: int = 0
 
     @property
     def usable(self) -> bool:
         """Whether this host has shared memory to name."""
-        return self.folder.is_dir() and "/" not in self.run_id
+        return self.folder.is_dir() and "/" not in self.run_id + self.owner
 
     def lend(self, message_id: int, buffers: Sequence[memoryview], to: str) -> Loan:
         """Choose places for the buffers of this message; `fill` copies what has to be."""
@@ -149,7 +151,7 @@ class Lender:
 
     def _name(self) -> str:
         self._count += 1
-        return f"{segment_prefix(self.run_id)}{self._token}-{self._count}"
+        return f"{segment_prefix(self.run_id)}{self.owner}-{self._token}-{self._count}"
 
     def _same(self, buffers: tuple[memoryview, ...]) -> Segment | None:
         """A segment with these very buffers: one copy serves every receiver of a message."""

@@ -35,7 +35,8 @@ class Packing:
     """Encoder and decoder of one bus, with its shared memory and its two worker threads.
 
     Args:
-        name: of the actor, for texts.
+        name: of the actor.
+        incarnation: of the actor.
         run_id: other runs' messages and memory are refused.
         limits: of the bus.
         loop: the event loop.
@@ -47,6 +48,7 @@ class Packing:
     def __init__(
         self,
         name: str,
+        incarnation: int,
         run_id: str,
         limits: BusLimits,
         loop: asyncio.AbstractEventLoop,
@@ -58,7 +60,8 @@ class Packing:
         self._limits = limits
         self._loop = loop
         self._codec = Codec(limits)
-        self.lender = Lender(run_id, loop.time, limits.lease_s)
+        owner = f"{name}.{incarnation}"
+        self.lender = Lender(run_id, loop.time, limits.lease_s, owner=owner)
         self.borrower = Borrower(run_id, given_back)
         self._wake = wake
         self._has_memory = self.lender.usable

@@ -13,7 +13,6 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from pathlib import Path
 
 import msgspec
 
@@ -28,7 +27,7 @@ from milepost.supervisor.checks.parts import (
     MATCHERS,
 )
 from milepost.supervisor.checks.wiring import is_prompt_file
-from milepost.supervisor.probe import ANSWERS, ERRORS, TARGETS, Fault, Probe, Target
+from milepost.supervisor.probe import Fault, Probe, Target
 
 
 def user_code_loads(subject: Subject) -> Iterator[Finding]:
@@ -112,29 +111,33 @@ def _run_child(targets: tuple[Target, ...], deadline_s: float) -> tuple[list[Pro
     """Results of the targets that the child got done with, and how it ended.
 
     Everything goes through files: a pipe would stay open as long as anything that the user's code
-    has started holds it.
+    has started holds it. They have no name, so a check that is killed leaves nothing behind.
     """
-    with tempfile.TemporaryDirectory(prefix="milepost-check-") as name:
-        folder = Path(name)
-        for path in (folder / ANSWERS, folder / ERRORS):
-            path.touch()
-        (folder / TARGETS).write_bytes(msgspec.json.encode(targets))
-        with (folder / ERRORS).open("ab") as errors:
-            process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "milepost.supervisor.probe", name],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=errors,
-                start_new_session=True,
-            )
+    with (
+        tempfile.TemporaryFile() as given,
+        tempfile.TemporaryFile() as answers,
+        tempfile.TemporaryFile() as errors,
+    ):
+        given.write(msgspec.json.encode(targets))
+        given.seek(0)
+        process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "milepost.supervisor.probe", str(answers.fileno())],
+            stdin=given,
+            stdout=subprocess.DEVNULL,
+            stderr=errors,
+            pass_fds=(answers.fileno(),),
+            start_new_session=True,
+        )
         try:
             code = process.wait(timeout=deadline_s)
-            end = _how_it_ended(code, (folder / ERRORS).read_bytes())
+            errors.seek(0)
+            end = _how_it_ended(code, errors.read())
         except subprocess.TimeoutExpired:
             end = f"took longer than system.timeouts.hello_s = {deadline_s:g}"
         finally:
             _kill_group(process)
-        lines = (folder / ANSWERS).read_bytes().splitlines()
+        answers.seek(0)
+        lines = answers.read().splitlines()
     return [msgspec.json.decode(line, type=Probe) for line in lines], end
 
 

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Final
 
 from milepost.supervisor.cleanup.processes import members_of
-from milepost.supervisor.cleanup.reaper import reap
-from milepost.supervisor.cleanup.registry import read_registry
+from milepost.supervisor.cleanup.reaper import reap, remove_all
+from milepost.supervisor.cleanup.registry import owned_of, registry_path
 
 DYING_S: Final = 30.0
 """A large process takes a while to be taken apart."""
@@ -36,17 +36,18 @@ def main(run_folder: Path) -> int:
     """Wait for the end of the supervisor, then reap unless it did so itself."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
-    while os.read(0, 64):
-        pass
-    if not run_folder.exists():
-        return 0
-    owned = read_registry(run_folder)
+    path = registry_path(run_folder)
+    with path.open("rb") as registry:
+        while os.read(0, 64):
+            pass
+        # Read through what was opened: it is there also when somebody has removed the folder.
+        owned = owned_of(registry.read(), str(path))
     if owned.closed:
         return 0
     # The pipe ends while the kernel still takes the supervisor apart; only then is it gone.
     wait_while(lambda: owned.in_use, DYING_S)
     wait_while(lambda: any(members_of(owned.run_id)), PATIENCE_S)
-    reaped = reap(run_folder)
+    reaped = reap(run_folder) if path.exists() else remove_all(owned)
     sys.stdout.write(f"{reaped}\n")
     return 1 if reaped.problems else 0
 

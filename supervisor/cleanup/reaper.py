@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
@@ -64,9 +65,17 @@ def reap(run_folder: Path) -> Reaped:
 
 def take_away(run_folder: Path, owned: Owned) -> Reaped:
     """Remove everything that `owned` names, and write down that it is gone."""
-    reaped = Reaped()
     if owned.closed:
-        return reaped
+        return Reaped()
+    reaped = remove_all(owned)
+    if not reaped.problems:
+        Registry(run_folder).append({"kind": "closed"})
+    return reaped
+
+
+def remove_all(owned: Owned) -> Reaped:
+    """Remove everything that `owned` names."""
+    reaped = Reaped()
     if owned.run_id:
         try:
             reaped.processes = kill_all(owned.processes, owned.run_id, deadline_s=KILL_S)
@@ -78,8 +87,6 @@ def take_away(run_folder: Path, owned: Owned) -> Reaped:
         _remove_segments(prefix, reaped)
     for name, argv in owned.commands.items():
         _release(name, argv, reaped)
-    if not reaped.problems:
-        Registry(run_folder).append({"kind": "closed"})
     return reaped
 
 
@@ -126,10 +133,23 @@ def _remove_segments(prefix: str, reaped: Reaped) -> None:
     if len(prefix) < SEGMENT_PREFIX_CHARS_MIN or "/" in prefix:
         reaped.problems.append(f"shared memory prefix {prefix!r} is too short to be a run's own")
         return
-    for path in SHARED_MEMORY.glob(f"{prefix}*"):
-        if path.stat().st_uid == os.getuid():
-            path.unlink(missing_ok=True)
-            reaped.segments.append(path.name)
+    reaped.segments += remove_segments(prefix)
+
+
+def remove_segments(prefix: str) -> list[str]:
+    """Remove shared memory of ours whose name begins like this; returns the names.
+
+    Whoever has it mapped keeps the bytes; the kernel frees them with the last mapping.
+    """
+    removed: list[str] = []
+    for path in SHARED_MEMORY.iterdir():
+        if not path.name.startswith(prefix):
+            continue
+        with contextlib.suppress(FileNotFoundError):
+            if path.stat().st_uid == os.getuid():
+                path.unlink()
+                removed.append(path.name)
+    return removed
 
 
 def _release(name: str, argv: list[str], reaped: Reaped) -> None:

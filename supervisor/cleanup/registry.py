@@ -95,17 +95,30 @@ def read_registry(run_folder: Path) -> Owned:
         ValueError: a line that is not the last one cannot be read.
     """
     path = registry_path(run_folder)
+    return owned_of(path.read_bytes(), str(path))
+
+
+def owned_of(text: bytes, name: str) -> Owned:
+    """The same from the bytes of a registry called `name`.
+
+    Raises:
+        ValueError: a line that is not the last one cannot be read.
+    """
     owned = Owned()
-    lines = path.read_bytes().split(b"\n")
-    for number, line in enumerate(lines[:-1], start=1):
+    for number, line in enumerate(text.split(b"\n")[:-1], start=1):
         try:
-            _apply(owned, json.loads(line))
+            note(owned, json.loads(line))
         except (ValueError, KeyError, TypeError) as error:
-            raise ValueError(f"{path}:{number}: {error}") from error
+            raise ValueError(f"{name}:{number}: {error}") from error
     return owned
 
 
-def _apply(owned: Owned, record: dict[str, Any]) -> None:
+def note(owned: Owned, record: Mapping[str, Any]) -> None:
+    """What is owned after this record.
+
+    Raises:
+        ValueError, KeyError, TypeError: it is no record.
+    """
     match record["kind"]:
         case "run":
             owned.run_id = record["run_id"]
@@ -131,5 +144,5 @@ def _apply(owned: Owned, record: dict[str, Any]) -> None:
             raise ValueError(f"unknown kind of record {kind!r}")
 
 
-def _identity(record: dict[str, Any]) -> Identity:
+def _identity(record: Mapping[str, Any]) -> Identity:
     return Identity(int(record["pid"]), int(record["started"]), str(record["boot"]))

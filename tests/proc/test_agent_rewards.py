@@ -40,7 +40,7 @@ def pool_of(name: str, workers: int = 1) -> RewardPool:
 @pytest.fixture(autouse=True)
 def importable(monkeypatch: pytest.MonkeyPatch) -> None:
     """Workers import users' modules as this process does."""
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[1]))
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[1]), prepend=os.pathsep)
 
 
 @pytest.fixture
@@ -193,7 +193,7 @@ async def test_whoever_waits_for_a_worker_that_cannot_be_replaced_is_told(
         "        file.write('raise ImportError')\n"
         "    os._exit(3)\n"
     )
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
     pool = RewardPool("soon_broken:reward", workers=1, deadline_s=5.0, start_s=30.0)
     await pool.start()
     calls = [asyncio.create_task(pool.score(given("fine"))) for _ in range(3)]

@@ -62,7 +62,7 @@ MODULES = {
 def modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name, text in MODULES.items():
         (tmp_path / f"user_{name}.py").write_text(text, encoding="utf-8")
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
     return tmp_path
 
 
@@ -207,3 +207,23 @@ def test_a_killed_check_takes_its_child_along(modules: Path) -> None:
     check.kill()
     check.wait()
     assert child.wait(timeout=20) is None
+
+
+def test_a_killed_check_leaves_no_file_behind(
+    modules: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also what cannot be cleaned up afterwards, since whoever would clean was killed."""
+    folder = tmp_path_factory.mktemp("temporary")
+    monkeypatch.setenv("TMPDIR", str(folder))
+    os.mkfifo(modules / "fifo")
+    script = (
+        "from milepost.supervisor.checks.code import probe\n"
+        "from milepost.supervisor.probe import Target\n"
+        "print(list(probe((Target('filter', 'user_waits:x', '$.f'),), 600.0)))\n"
+    )
+    check = subprocess.Popen([sys.executable, "-P", "-c", script])
+    child = psutil.Process(int((modules / "fifo").read_text(encoding="utf-8")))
+    check.kill()
+    check.wait()
+    child.wait(timeout=20)
+    assert list(folder.iterdir()) == []

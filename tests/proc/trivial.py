@@ -17,6 +17,8 @@ from typing import Any
 
 from milepost.actors.context import ActorContext
 from milepost.actors.effects import Effect, Event, Fail, Received, Reply, Tell, Wake, Woken
+from milepost.messages.bulk import Bulk
+from milepost.messages.publisher import BucketReady
 from milepost.messages.supervisor import (
     Drain,
     Drained,
@@ -119,6 +121,25 @@ class Later(Idle):
         return []
 
 
+class Lending(Idle):
+    """Sends a large array to its peer and keeps the shared memory for the next one."""
+
+    def start(self, now_s: float) -> list[Effect]:
+        if self.name != "lending-0" or self.incarnation > 0:
+            return []
+        data = Bulk("uint8", (4 << 20,), bytes(4 << 20))
+        bucket = BucketReady(version=1, index=0, names=("x",), tensors=(data,))
+        return [Tell("lending-1", bucket)]
+
+    def handle(self, event: Event, now_s: float) -> list[Effect]:
+        match event:
+            case Received(message=BucketReady() as bucket):
+                text = f"{self.name} got {bucket.tensors[0].nbytes} bytes"
+                return [Tell("supervisor", EventReported(source=self.name, kind="got", text=text))]
+            case _:
+                return super().handle(event, now_s)
+
+
 class Parent(Idle):
     """Has processes of its own: one in its group, one that left it; and holds a sandbox."""
 
@@ -142,6 +163,10 @@ def worker(context: ActorContext) -> Worker:
 
 def later(context: ActorContext) -> Later:
     return Later(context)
+
+
+def lending(context: ActorContext) -> Lending:
+    return Lending(context)
 
 
 def parent(context: ActorContext) -> Parent:
