@@ -89,6 +89,14 @@ class ActorContext:
         assert self._loop is not None, "inject before serve"
         self._loop.call_soon_threadsafe(self._shell.feed, event)
 
+    def feed(self, event: Event) -> None:
+        """Feed the core an event at once, from the event loop's own thread; never inside `handle`.
+
+        Before BEGIN nothing may be fed.
+        """
+        assert self._shell is not None, "feed before serve"
+        self._shell.feed(event)
+
     async def _stop_shell(self, shell: Shell) -> None:
         await self.stopping.wait()
         shell.stop()

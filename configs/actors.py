@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta
 
 from milepost.configs.base import (
     Config,
@@ -82,6 +84,31 @@ class GuestsConfig(Config, kw_only=True):
     restart: RestartConfig = RestartConfig(policy="permanent")
 
 
+class HttpConfig(Config, kw_only=True):
+    """`[actors.session.http]`: the HTTP door; without this table nothing listens."""
+
+    host: str = "127.0.0.1"
+    """Where it listens. Other machines reach it only if this says so."""
+    port: Annotated[int, Meta(ge=0, le=65535)] = 0
+    """0: a free one, told in the session's address. Else replica N listens at `port + N`."""
+    advertised_host: str = ""
+    """Name in the addresses that agents get; empty: `host`."""
+    free_sessions: bool = True
+    """Serve `POST /sessions`: conversations that belong to no episode and are never trained."""
+    key_file: str = ""
+    """File whose text clients must send as bearer token or x-api-key to open such a session."""
+    dropped_fields: tuple[str, ...] = ()
+    """Fields of requests that are dropped, e.g. `temperature` of a harness that always sends one.
+    Without their name here they are refused unless they say what the run does anyway."""
+    body_bytes_max: Positive = 64 << 20
+    requests_max: Positive = 4096
+    """Requests being answered at once; more get 503."""
+    idle_s: PositiveFloat = 75.0
+    """A connection without a complete header for longer is closed."""
+    body_s: PositiveFloat = 60.0
+    """A request whose body takes longer to arrive is cut off."""
+
+
 class SessionConfig(Config, kw_only=True):
     """`[actors.session]`"""
 
@@ -97,6 +124,8 @@ class SessionConfig(Config, kw_only=True):
     """Variables of the chat template (`enable_thinking`, ...), the same for every conversation."""
     engine_patience_s: PositiveFloat = 60.0
     """How long a turn is tried again while engines die, restart or cannot serve."""
+    http: HttpConfig | None = None
+    """The HTTP door."""
     restart: RestartConfig = RestartConfig(policy="permanent")
 
 

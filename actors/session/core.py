@@ -2,7 +2,8 @@
 
 Owns: the token row and history of every open conversation.
 Receives: OpenSessions, ChatTurn, FinishTrajectory, AbandonTrajectory, ImportConversations,
-    VersionPublished, PeerRestarted, Drain.
+    GeneratedPart, VersionPublished, PeerRestarted, Drain.
+    Through the HTTP door: DoorTurn, ClientGone, OpenSessions, AbandonTrajectory.
 Sends: Generate, AbortRequests and ForgetSessions to engines; TrajectoryFinished or
     TrajectoriesFinished to the destination; TrajectoryLost to who gave the verdict.
 Invariants:
@@ -38,6 +39,7 @@ from milepost.actors.effects import (
     WorkDone,
 )
 from milepost.actors.session.desk import Desk
+from milepost.actors.session.doors import ClientGone
 from milepost.actors.session.endings import Endings
 from milepost.actors.session.imports import Imports
 from milepost.actors.session.refusal import TurnRefused
@@ -47,6 +49,7 @@ from milepost.messages.session import (
     AbandonTrajectory,
     ChatTurn,
     FinishTrajectory,
+    GeneratedPart,
     ImportConversations,
     OpenSessions,
     SessionsOpened,
@@ -122,6 +125,12 @@ class SessionCore:
         match message:
             case ChatTurn():
                 return self._chat(message, _asked(event), now_s)
+            case GeneratedPart():
+                return self._turns.part(message)
+            case ClientGone(trajectory_id=name, message_id=message_id):
+                known = self._sessions.get(name)
+                asked = Request(event.source, message_id)
+                return self._turns.client_gone(known, asked) if known else []
             case OpenSessions():
                 return self._open(message, event.source, _asked(event), now_s)
             case FinishTrajectory():
@@ -163,7 +172,19 @@ class SessionCore:
                 effects += self._close(older, told, now_s)
             self._sessions[spec.trajectory_id] = self._made(spec, source, now_s)
             self._desk.counters.sessions_opened += 1
-        return [*effects, Reply(request, SessionsOpened())]
+        addresses = self._desk.addresses
+        urls = tuple(map(addresses.url, message.sessions)) if addresses else ()
+        return [*effects, Reply(request, SessionsOpened(addresses=urls))]
+
+    def find(self, key: str) -> Session | None:
+        """The session that an HTTP address names; the door looks, and changes nothing."""
+        addresses = self._desk.addresses
+        name, attempt = addresses.read(key) if addresses else (key, 0)
+        session = self._sessions.get(name)
+        if session is None or session.spec.attempt != attempt:
+            return None
+        # The id of a session of its own is its secret; a name in the run is none.
+        return session if session.is_free or name != key else None
 
     def _is_fresh(self, spec: SessionSpec) -> bool:
         """Whether it is not open already, and no later attempt is."""

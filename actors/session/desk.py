@@ -12,6 +12,7 @@ from milepost.actors.session.state import Counters, Session
 from milepost.messages.engine import ForgetSessions
 
 if TYPE_CHECKING:
+    from milepost.actors.session.addresses import Addresses
     from milepost.actors.session.engines import EnginePool
     from milepost.actors.session.text.rendering import Renderer
     from milepost.actors.session.work import TextWork
@@ -33,6 +34,7 @@ class Desk:
         patience_s: how long a turn is tried again while engines fail.
         rules: how branches become rows.
         version: newest published version; older ones must not serve any more.
+        addresses: of sessions, when the HTTP door is open.
     """
 
     name: str
@@ -42,6 +44,7 @@ class Desk:
     patience_s: float
     rules: RowRules = field(default_factory=RowRules)
     version: int = 0
+    addresses: Addresses | None = None
     counters: Counters = field(default_factory=Counters)
     _serial: int = 0
     _forgotten: dict[str, list[str]] = field(default_factory=dict)

@@ -8,14 +8,17 @@ import numpy as np
 
 from milepost.actors.arrays import from_bulk
 from milepost.actors.session.row import SampledReply
-from milepost.messages.shared import FinishReason
+from milepost.messages.session import ChatReply
+from milepost.messages.shared import FinishReason, Usage
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
+    from milepost.actors.session.families import ParsedReply
+    from milepost.actors.session.state import Flight
     from milepost.messages.bulk import Bulk
     from milepost.messages.engine import Generated
-    from milepost.messages.shared import VersionSpan
+    from milepost.messages.shared import ChatMessage, VersionSpan
 
 
 class EngineFault(ValueError):
@@ -87,3 +90,37 @@ def _cover_fault(spans: tuple[VersionSpan, ...], count: int) -> str:
             return f"version span {span} where one from {place} is expected"
         place = span.end
     return "" if place == count else f"version spans up to {place} of {count} tokens"
+
+
+def reply_message(parsed: ParsedReply) -> ChatMessage:
+    """The assistant's message in the OpenAI shape."""
+    message: ChatMessage = {"role": "assistant", "content": parsed.content}
+    if parsed.reasoning:
+        message["reasoning_content"] = parsed.reasoning
+    if parsed.tool_calls:
+        message["tool_calls"] = [
+            {
+                "id": call.call_id,
+                "type": "function",
+                "function": {"name": call.name, "arguments": call.arguments},
+            }
+            for call in parsed.tool_calls
+        ]
+    return message
+
+
+def chat_reply(message: ChatMessage, flight: Flight) -> ChatReply:
+    """The answer to a chat turn whose reply says `message`."""
+    reply = flight.reply
+    assert reply is not None, "an answer before its reply"
+    return ChatReply(
+        message=message,
+        finish_reason=reply.finish_reason,
+        usage=Usage(
+            prompt_tokens=flight.prompt_tokens,
+            completion_tokens=len(reply.token_ids),
+            cached_tokens=flight.cached_tokens,
+        ),
+        versions=tuple(dict.fromkeys(span.version for span in reply.spans)),
+        generation=flight.epoch,
+    )

@@ -46,6 +46,8 @@ class Branch:
     tools: list[dict[str, Any]]
     path: tuple[int, ...]
     """Numbers of its turns, in order."""
+    ends: tuple[int, ...]
+    """For each turn, number of messages up to and with its reply."""
     retried: bool
     """A later generation answers at the place of its last turn."""
     cut_by: str
@@ -213,10 +215,16 @@ class LinearRecord:
         if not self.row.turns:
             return []
         history = self.history
-        path = tuple(self._numbers)
-        return [
-            Branch(self.row, history.messages, history.tools, path, False, self._cut_by)  # noqa: FBT003
-        ]
+        branch = Branch(
+            row=self.row,
+            messages=history.messages,
+            tools=history.tools,
+            path=tuple(self._numbers),
+            ends=tuple(history.ends),
+            retried=False,
+            cut_by=self._cut_by,
+        )
+        return [branch]
 
     def validate(self) -> None:
         """Assert what holds between row and messages."""

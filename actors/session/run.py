@@ -6,7 +6,7 @@ import asyncio
 import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 from milepost.actors.session.assembly import RowRules
 from milepost.actors.session.core import SessionCore
@@ -40,6 +40,7 @@ async def run(context: ActorContext) -> None:
         FileNotFoundError: the model folder has no tokenizer.
         RenderFailed: its chat template is missing, broken, or not append-only.
         UnknownFamily: the family does not fit the tokenizer.
+        OSError: the HTTP door cannot be opened.
     """
     model, config = context.topology.model, context.topology.actors.session
     assert model is not None, "a topology with sessions has a model"
@@ -72,8 +73,19 @@ async def run(context: ActorContext) -> None:
             return work.carry_out(renderer)
         return await loop.run_in_executor(threads, work.carry_out, renderer)
 
+    async def aside(function: Callable[[], Any]) -> Any:
+        return await loop.run_in_executor(threads, function)
+
     try:
-        await context.serve(core, facts=facts, perform=perform)
+        if config.http is None:
+            await context.serve(core, facts=facts, perform=perform)
+            return
+        from milepost.actors.session.http.opening import http_door
+
+        async with http_door(context, core, desk, aside) as doored:
+            assert desk.addresses is not None, "an open door has an address"
+            facts["http"] = desk.addresses.base_url
+            await context.serve(doored, facts=facts, perform=perform)
     finally:
         threads.shutdown(cancel_futures=True)
 

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from milepost.actors.session.history import Plan
     from milepost.actors.session.record import Record
     from milepost.actors.session.row import SampledReply
+    from milepost.actors.session.streaming import ReplyStream
     from milepost.actors.session.text.rendering import Piece
     from milepost.messages.session import FinishTrajectory, SessionSpec
     from milepost.messages.shared import SamplingParams
@@ -58,6 +59,9 @@ class Flight:
     failing_since_s: float | None = None
     reply: SampledReply | None = None
     cached_tokens: int = 0
+    wants_stream: bool = False
+    stream: ReplyStream | None = None
+    """What its client has of the reply so far."""
 
 
 @dataclass(slots=True, eq=False)
@@ -72,7 +76,7 @@ class Ending:
     tries: int = 0
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, weakref_slot=True)
 class Session:
     """One conversation. Its record changes only when a turn is committed."""
 
@@ -91,6 +95,11 @@ class Session:
     refused_by: str = ""
     """The bound that refused a turn, if no turn was committed since."""
     ending: Ending | None = None
+
+    @property
+    def is_free(self) -> bool:
+        """Opened through the HTTP door, by itself: nobody gives it a verdict, nothing trains it."""
+        return not self.spec.deliver_to
 
     def has(self, flight: Flight) -> bool:
         """False when the turn was stopped meanwhile."""
@@ -124,6 +133,8 @@ class Counters:
     tokens_wasted: int = 0
     """Sampled for a turn that was superseded, abandoned, cut off or tried again, or a branch not
     trained."""
+    clients_gone: int = 0
+    """Turns that were stopped because their client closed its connection."""
     trajectories_sent: int = 0
     rows: int = 0
     """Of trajectories that were assembled: more than trajectories when sessions branch."""

@@ -9,6 +9,7 @@ after the same history, are told apart by their number: the later one is continu
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -235,6 +236,7 @@ class TreeRecord:
             messages=[message for node in nodes for message in node.messages],
             tools=leaf.tools,
             path=tuple(node.number for node in nodes),
+            ends=tuple(accumulate(len(node.messages) for node in nodes)),
             retried=self._is_retried(leaf),
             cut_by=leaf.turn.cut_by,
         )

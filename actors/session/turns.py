@@ -12,21 +12,28 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from milepost.actors.arrays import to_bulk
+from milepost.actors.arrays import from_bulk, to_bulk
 from milepost.actors.effects import Ask, Effect, Reply, Request, Tell, Wake
+from milepost.actors.session.doors import DoorTurn, StreamReply
 from milepost.actors.session.families import ParsedReply
-from milepost.actors.session.generation import EngineFault, read_generated
+from milepost.actors.session.generation import (
+    EngineFault,
+    chat_reply,
+    read_generated,
+    reply_message,
+)
 from milepost.actors.session.record import Turn
 from milepost.actors.session.refusal import TurnRefused
 from milepost.actors.session.row import SampledReply
 from milepost.actors.session.state import NO_SEAM, Flight, Session, Stage
+from milepost.actors.session.streaming import stream_of
 from milepost.actors.session.text.rendering import Piece
 from milepost.actors.session.validation import check_messages, check_tools
 from milepost.actors.session.work import ReadReply, Refusal, RenderText
 from milepost.configs.seeds import derive_seed
 from milepost.messages.engine import AbortRequests, Generate, Generated, GenerateRefused
-from milepost.messages.session import ChatReply, ChatTurn
-from milepost.messages.shared import ChatMessage, FinishReason, Message, Usage
+from milepost.messages.session import ChatTurn, GeneratedPart
+from milepost.messages.shared import FinishReason, Message
 
 if TYPE_CHECKING:
     from milepost.actors.session.desk import Desk
@@ -85,7 +92,9 @@ class Turns:
                 f"{plan.base_turns} turns were generated, turns_max is {spec.limits.turns_max}",
                 limit="turns_max",
             )
-        return Flight(request, session.epoch + 1, plan, turn.tokens_max, now_s)
+        flight = Flight(request, session.epoch + 1, plan, turn.tokens_max, now_s)
+        flight.wants_stream = isinstance(turn, DoorTurn) and turn.stream
+        return flight
 
     def _refusal(self, session: Session | None, request: Request, refused: TurnRefused) -> Effect:
         counts = self.desk.counters.refused
@@ -202,6 +211,7 @@ class Turns:
             token_ids=to_bulk(prompt, "int32"),
             sampling=flight.sampling,
             version_min=self.desk.version,
+            stream=flight.wants_stream,
         )
         # No bound of ours may be shorter than the episode's: it would cut the longest replies.
         deadline_s = spec.limits.seconds_max
@@ -287,6 +297,28 @@ class Turns:
         session, flight = self._waiting.pop(key)
         return self._generate(session, flight) if session.has(flight) else []
 
+    # ---- streaming -----------------------------------------------------------------------
+
+    def part(self, message: GeneratedPart) -> list[Effect]:
+        """An engine has sampled more of a reply."""
+        session, flight = self._generating.get(f"generate/{message.request_id}", (None, None))
+        if session is None or flight is None or not session.has(flight):
+            return []
+        try:
+            token_ids = from_bulk(message.token_ids).tolist()
+            deltas = stream_of(flight, self.desk.renderer).feed(message.start, token_ids)
+        except TurnRefused as refused:
+            return self._fail(session, flight, refused)
+        return [StreamReply("stream", flight.request, tuple(deltas))] if deltas else []
+
+    def client_gone(self, session: Session, request: Request) -> list[Effect]:
+        """Nobody waits for this turn any more: sampling on would be waste."""
+        for flight in session.flights.values():
+            if flight.request == request:
+                self.desk.counters.clients_gone += 1
+                return self._stop(session, flight, "its client closed the connection")
+        return []
+
     # ---- read and commit -----------------------------------------------------------------
 
     def _generated(
@@ -337,6 +369,15 @@ class Turns:
         assert flight.piece is not None
         assert session.has(flight), f"turn {flight.epoch} commits after it was stopped"
         plan, reply = flight.plan, flight.reply
+        effects: list[Effect] = []
+        if flight.wants_stream:
+            try:
+                deltas = stream_of(flight, self.desk.renderer).finish(
+                    reply.token_ids.tolist(), parsed
+                )
+            except TurnRefused as refused:
+                return self._fail(session, flight, refused)
+            effects.append(StreamReply("stream", flight.request, tuple(deltas)))
         counters = self.desk.counters
         counters.turns += 1
         counters.tokens_sampled += len(reply.token_ids)
@@ -351,36 +392,4 @@ class Turns:
         session.refused_by = ""
         del session.flights[flight.epoch]
         session.active_s = now_s
-        return [
-            Reply(
-                flight.request,
-                ChatReply(
-                    message=message,
-                    finish_reason=reply.finish_reason,
-                    usage=Usage(
-                        prompt_tokens=flight.prompt_tokens,
-                        completion_tokens=len(reply.token_ids),
-                        cached_tokens=flight.cached_tokens,
-                    ),
-                    versions=tuple(dict.fromkeys(span.version for span in reply.spans)),
-                    generation=flight.epoch,
-                ),
-            )
-        ]
-
-
-def reply_message(parsed: ParsedReply) -> ChatMessage:
-    """The assistant's message in the OpenAI shape."""
-    message: ChatMessage = {"role": "assistant", "content": parsed.content}
-    if parsed.reasoning:
-        message["reasoning_content"] = parsed.reasoning
-    if parsed.tool_calls:
-        message["tool_calls"] = [
-            {
-                "id": call.call_id,
-                "type": "function",
-                "function": {"name": call.name, "arguments": call.arguments},
-            }
-            for call in parsed.tool_calls
-        ]
-    return message
+        return [*effects, Reply(flight.request, chat_reply(message, flight))]

@@ -15,15 +15,20 @@ ROLES: Final = frozenset({"system", "developer", "user", "assistant", "tool"})
 SERVER_FIELDS: Final = frozenset(
     {
         "cached_tokens",
+        "echo",
         "indexer_topk",
         "input_ids",
+        "logprob_start_len",
         "logprobs",
         "loss_mask",
         "meta_info",
         "no_stop_trim",
         "output_ids",
         "output_token_logprobs",
+        "prompt_logprobs",
         "prompt_token_ids",
+        "return_hidden_states",
+        "return_indexer_topk",
         "return_logprob",
         "return_meta_info",
         "return_routed_experts",
@@ -31,6 +36,7 @@ SERVER_FIELDS: Final = frozenset(
         "routed_experts",
         "routed_experts_start_len",
         "token_ids",
+        "token_ids_logprob",
         "token_logprobs",
         "top_logprobs",
     }

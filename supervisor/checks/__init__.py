@@ -7,6 +7,7 @@ from typing import Final
 from milepost.supervisor.checks.check import Check, Checked, Note, Stage, Subject, run_checks
 from milepost.supervisor.checks.code import user_code_loads
 from milepost.supervisor.checks.files import checkpoint_is_complete, prompts_are_readable
+from milepost.supervisor.checks.http import http_door_is_safe, http_key_is_readable
 from milepost.supervisor.checks.learning import (
     batch_divides,
     loss_is_defined,
@@ -70,6 +71,7 @@ CHECKS: Final = (
     Check("there is such a place to start processes", READING, place_exists),
     Check("families, matchers and filters have names that exist", READING, parts_are_known),
     Check("devices have names that exist", READING, devices_are_named),
+    Check("the HTTP door is open to agents and closed to others", READING, http_door_is_safe),
     Check(
         "the evaluator has prompts of its own and something to do", READING, evaluation_is_possible
     ),
@@ -81,6 +83,7 @@ CHECKS: Final = (
     Check("the run folder is new, or this is a resume", FILES, folder_is_ready),
     Check("a resumed run goes on as the run that it was", FILES, resume_goes_on),
     Check("the starting checkpoint is complete and of a known kind", FILES, checkpoint_is_complete),
+    Check("the key of the HTTP door can be read", FILES, http_key_is_readable),
     Check("every line of the prompt files is a prompt", FILES, prompts_are_readable),
     Check("the sockets of every actor have paths that fit", FILES, sockets_fit),
     Check("tcp mailboxes are encrypted and ask for a key of the run", FILES, tcp_is_private),

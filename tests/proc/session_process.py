@@ -26,7 +26,7 @@ from milepost.configs.spec import ActorSpec, Address
 from milepost.configs.topology import ActorsConfig, Topology
 from milepost.messages.buffer import TrajectoryFinished
 from milepost.messages.bus import Bus, Incoming
-from milepost.messages.engine import Generate, Generated
+from milepost.messages.engine import AbortRequests, Generate, Generated
 from milepost.messages.session import (
     ChatReply,
     ChatTurn,
@@ -58,6 +58,8 @@ class Scene:
     facts: dict[str, Any] = field(default_factory=dict)
     delivered: list[TrajectoryFinished] = field(default_factory=list)
     engine: Callable[[Generate], Message | None] = lambda _: None
+    aborted: Callable[[AbortRequests], None] = lambda _: None
+    has_begun: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def ask(self, source: str, message: Message) -> Message:
         """The session actor's answer."""
@@ -101,11 +103,14 @@ class Scene:
                 bus.reply(incoming, Welcome())
             case Ready(facts=facts):
                 self.facts = facts
-                bus.tell("session-0", Begin(), deadline_s=ASK_S)
+                begun = bus.tell("session-0", Begin(), deadline_s=ASK_S)
+                begun.add_done_callback(lambda _: self.has_begun.set())
             case Generate():
                 answer = self.engine(incoming.message)
                 if answer is not None:
                     bus.reply(incoming, answer)
+            case AbortRequests():
+                self.aborted(incoming.message)
             case TrajectoryFinished():
                 self.delivered.append(incoming.message)
             case _:
@@ -170,6 +175,7 @@ async def session_process(model: Path, **config: Any) -> AsyncIterator[Scene]:
             env={**os.environ, "OMP_NUM_THREADS": "1"},
         )  # fmt: skip
         try:
+            await scene.has_begun.wait()
             yield scene
         finally:
             if process.returncode is None:

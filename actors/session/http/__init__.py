@@ -1,0 +1,1 @@
+"""The HTTP door of a session actor: one address for each conversation, three dialects."""

@@ -1,0 +1,86 @@
+"""Branches of a session as they stand now, safe from what comes later."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from milepost.actors.session.leaves import leaf_of
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from milepost.actors.session.leaves import Leaf
+    from milepost.actors.session.state import Session
+    from milepost.messages.shared import ChatMessage, VersionSpan
+    from milepost.messages.trajectory import TurnBoundary
+
+
+@dataclass(frozen=True, slots=True)
+class BranchCopy:
+    """One conversation, T tokens long; its arrays are copies.
+
+    Attributes:
+        leaf: as hooks see it.
+        token_ids: int32 [T].
+        logprobs: float32 [T].
+        provenance: uint8 [T] of `Provenance`.
+        spans: of weight versions.
+        turns: its replies, in order.
+        messages: everything said, replies included.
+        ends: for each turn, number of messages up to and with its reply.
+        tools: of the conversation.
+    """
+
+    leaf: Leaf
+    token_ids: NDArray[np.int32]
+    logprobs: NDArray[np.float32]
+    provenance: NDArray[np.uint8]
+    spans: tuple[VersionSpan, ...]
+    turns: tuple[TurnBoundary, ...]
+    messages: list[ChatMessage]
+    ends: tuple[int, ...]
+    tools: list[dict[str, Any]]
+
+
+def copy_branches(session: Session) -> list[BranchCopy]:
+    """Every branch; 9 bytes are copied for each token."""
+    copies = []
+    for branch in session.record.branches():
+        row, messages = branch.row, list(branch.messages)
+        copy = BranchCopy(
+            leaf=leaf_of(branch),
+            token_ids=row.token_ids.copy(),
+            logprobs=row.logprobs.copy(),
+            provenance=row.provenance.copy(),
+            spans=tuple(row.spans),
+            turns=tuple(row.turns),
+            messages=messages,
+            ends=branch.ends,
+            tools=branch.tools,
+        )
+        copies.append(copy)
+    return copies
+
+
+def tree_of(branches: list[BranchCopy]) -> dict[str, Any]:
+    """The tree of a session's generations, as `GET /sessions/{id}` shows it."""
+    nodes: dict[int, dict[str, Any]] = {}
+    for branch in branches:
+        parent = None
+        for number, turn in zip(branch.leaf.path, branch.turns, strict=True):
+            nodes[number] = {
+                "id": number,
+                "parent": parent,
+                "seq": number,
+                "truncated": turn.finish_reason.value == "length",
+                "completion_span": [turn.prompt_end, turn.end],
+                "num_tokens": turn.end,
+            }
+            parent = number
+    leaves = [
+        {"node_id": branch.leaf.number, "path_node_ids": list(branch.leaf.path)}
+        for branch in branches
+    ]
+    return {"nodes": [nodes[number] for number in sorted(nodes)], "leaves": leaves}

@@ -1,0 +1,190 @@
+"""OpenAI Responses: a conversation as items, kept by the client.
+
+Neighbouring items of the assistant (reasoning, text, calls) are one message of the conversation.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+from msgspec import Meta
+
+from milepost.actors.session.http.dialect import Asked, encode
+from milepost.actors.session.http.fields import check_effort
+from milepost.actors.session.http.response_events import ResponseEvents, body_of
+from milepost.actors.session.refusal import TurnRefused
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from milepost.actors.session.http.dialect import About, Fault, Reading, ReplyWriter
+    from milepost.actors.session.http.fields import Fields
+    from milepost.messages.session import ChatReply
+    from milepost.messages.shared import ChatMessage
+
+Bound = Annotated[int, Meta(ge=1)]
+_CARRIED = "text, reasoning, function calls and their outputs are carried, no images or files"
+
+
+class Responses:
+    """See the module."""
+
+    def read(self, fields: Fields, reading: Reading) -> Asked:
+        """As the protocol says.
+
+        Raises:
+            TurnRefused: kind bad_request.
+        """
+        spec, options = reading.session.spec, reading.template_options
+        raw = fields.raw("input") or b"[]"
+        if raw.startswith(b'"'):
+            raw = b'[{"role":"user","content":%s}]' % raw
+        read = reading.replay.messages(raw, _item, "input")
+        instructions = fields.take("instructions", str)
+        messages = list(_grouped(read))
+        if instructions:
+            messages.insert(0, {"role": "system", "content": instructions})
+        raw_tools = fields.raw("tools")
+        tools = reading.replay.tools(raw_tools, _tool)
+        bound = fields.take("max_output_tokens", Bound)
+        stream = fields.take("stream", bool) or False
+        model = fields.take("model", str) or ""
+        fields.sampling(spec.sampling)
+        reasoning = fields.take("reasoning", dict[str, Any]) or {}
+        check_effort(reasoning.pop("effort", None), options, "reasoning.effort")
+        if asked := [name for name, value in reasoning.items() if value is not None]:
+            raise TurnRefused("bad_request", f"reasoning.{asked[0]} cannot be met, leave it out")
+        fields.template_options("chat_template_kwargs", options)
+        fields.neutral(
+            "tool_choice",
+            (
+                "auto",
+                *(() if tools else ("none",)),
+            ),
+        )
+        fields.neutral("parallel_tool_calls", (True,))
+        fields.neutral("text", ({"format": {"type": "text"}},))
+        fields.neutral("truncation", ("disabled",))
+        fields.neutral("background", (False,))
+        fields.neutral("conversation", ())
+        fields.neutral("previous_response_id", ())
+        fields.neutral(
+            "include",
+            (
+                [],
+                ["reasoning.encrypted_content"],
+            ),
+        )
+        fields.passing(
+            "metadata",
+            "prompt_cache_key",
+            "prompt_cache_retention",
+            "safety_identifier",
+            "service_tier",
+            "store",
+            "stream_options",
+            "user",
+        )
+        fields.done()
+        echo = {
+            "instructions": instructions,
+            "max_output_tokens": bound,
+            "temperature": spec.sampling.temperature,
+            "top_p": spec.sampling.top_p,
+            "tools": [{"type": "function", "strict": False, **t["function"]} for t in tools],
+        }
+        return Asked(messages, tools, bound, stream=stream, model=model, echo=echo)
+
+    def reply(self, reply: ChatReply, about: About) -> bytes:
+        """One `response`."""
+        return encode(body_of(about, reply))
+
+    def fault(self, fault: Fault) -> bytes:
+        """`{"error": {...}}` as OpenAI writes it."""
+        kind = "invalid_request_error" if fault.status < 500 else "server_error"
+        told = {"message": fault.reason, "type": kind, "code": fault.kind, "param": None}
+        return encode({"error": {**told, "limit": fault.limit} if fault.limit else told})
+
+    def writer(self, about: About) -> ReplyWriter:
+        """Events from response.created to response.completed."""
+        return ResponseEvents(about)
+
+
+def _item(item: dict[str, Any], index: int) -> tuple[ChatMessage, ...]:
+    """The message, or the part of one, that an item stands for."""
+    where = f"input[{index}]"
+    match item.get("type", "message"):
+        case "message":
+            content = _text(item.get("content"), f"{where}.content")
+            return ({"role": item.get("role"), "content": content},)
+        case "reasoning":
+            parts = item.get("content") or item.get("summary") or []
+            text = _text(parts, f"{where}.content")
+            return ({"role": "assistant", "reasoning_content": text},)
+        case "function_call":
+            function = {"name": item.get("name"), "arguments": item.get("arguments")}
+            call = {"id": item.get("call_id"), "type": "function", "function": function}
+            return ({"role": "assistant", "tool_calls": [call]},)
+        case "function_call_output":
+            content = _text(item.get("output"), f"{where}.output")
+            call_id = item.get("call_id")
+            return ({"role": "tool", "tool_call_id": call_id, "content": content},)
+        case kind:
+            raise TurnRefused("bad_request", f"{where} is of type {kind}: {_CARRIED}")
+
+
+def _grouped(messages: Iterable[ChatMessage]) -> Iterable[ChatMessage]:
+    """Neighbouring parts of the assistant as one message."""
+    open_message: ChatMessage | None = None
+    for message in messages:
+        if message["role"] != "assistant":
+            if open_message is not None:
+                yield open_message
+            open_message = None
+            yield message
+        elif open_message is None:
+            open_message = {"content": "", **message}
+        else:
+            open_message = _added(open_message, message)
+    if open_message is not None:
+        yield open_message
+
+
+def _added(message: ChatMessage, part: ChatMessage) -> ChatMessage:
+    added = dict(message)
+    for name in ("content", "reasoning_content"):
+        if name in part:
+            added[name] = message.get(name, "") + part[name]
+    if "tool_calls" in part:
+        added["tool_calls"] = [*message.get("tool_calls", ()), *part["tool_calls"]]
+    return added
+
+
+def _text(content: object, where: str) -> str:
+    if content is None or isinstance(content, str):
+        return content or ""
+    if not isinstance(content, list):
+        told = type(content).__name__
+        raise TurnRefused("bad_request", f"{where} is {told}, text or text parts are taken")
+    texts = []
+    for at, part in enumerate(content):
+        kind = part.get("type") if isinstance(part, dict) else type(part).__name__
+        text = part.get("text") if isinstance(part, dict) else None
+        if not str(kind).endswith("text") or not isinstance(text, str):
+            raise TurnRefused("bad_request", f"{where}[{at}] is of type {kind}: {_CARRIED}")
+        texts.append(text)
+    return "".join(texts)
+
+
+def _tool(tool: Mapping[str, Any], index: int) -> dict[str, Any]:
+    if tool.get("type") != "function":
+        raise TurnRefused(
+            "bad_request",
+            f"tools[{index}] is of type {tool.get('type')!r}, only functions can be called",
+        )
+    if tool.get("strict"):
+        raise TurnRefused(
+            "bad_request", f"tools[{index}].strict is true: nothing is forced on the policy"
+        )
+    names = ("name", "description", "parameters")
+    return {"type": "function", "function": {name: tool[name] for name in names if name in tool}}

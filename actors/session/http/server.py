@@ -1,0 +1,166 @@
+"""The HTTP server of a session actor: it listens, bounds what comes in, and finds the handler."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from typing import TYPE_CHECKING, Final
+
+from aiohttp import web
+
+from milepost.actors.session.http.dialect import encode
+from milepost.actors.session.http.service import JSON, Chats, error
+
+if TYPE_CHECKING:
+    from aiohttp.abc import AbstractStreamWriter
+    from aiohttp.http_parser import RawRequestMessage
+    from aiohttp.streams import StreamReader
+    from aiohttp.web_protocol import RequestHandler
+
+    from milepost.actors.session.http.door import Door
+    from milepost.actors.session.http.lifecycle import Lifecycle
+    from milepost.configs.actors import HttpConfig
+
+BACKLOG: Final = 1024
+FRAGMENT_BYTES: Final = 1 << 20
+"""Of a body that is read at once: a long history arrives in few pieces."""
+CLOSE_S: Final = 0.5
+
+
+class HttpServer:
+    """See the module.
+
+    Args:
+        config: of the door.
+        door: to the core.
+        chats: replies.
+        lifecycle: sessions as things.
+    """
+
+    def __init__(self, config: HttpConfig, door: Door, chats: Chats, lifecycle: Lifecycle) -> None:
+        self._config = config
+        self._door = door
+        self._chats = chats
+        self._lifecycle = lifecycle
+        self._loop = asyncio.get_running_loop()
+        self._num_open = 0
+        self._listener: asyncio.Server | None = None
+        self._server = web.Server(
+            self._handle,
+            request_factory=self._make_request,
+            handler_cancellation=True,
+            access_log=None,
+            keepalive_timeout=config.idle_s,
+            lingering_time=0,
+            read_bufsize=FRAGMENT_BYTES,
+        )
+
+    async def open(self, listener: socket.socket) -> None:
+        """Accept connections."""
+        self._listener = await self._loop.create_server(
+            self._server, sock=listener, backlog=BACKLOG
+        )
+
+    async def close(self) -> None:
+        """Stop; requests that are not answered yet are cut off."""
+        if self._listener is not None:
+            self._listener.close()
+        await self._server.shutdown(CLOSE_S)
+
+    def _make_request(
+        self,
+        message: RawRequestMessage,
+        payload: StreamReader,
+        protocol: RequestHandler,
+        writer: AbstractStreamWriter,
+        task: asyncio.Task[None],
+    ) -> web.BaseRequest:
+        return web.BaseRequest(
+            message,
+            payload,
+            protocol,
+            writer,
+            task,
+            self._loop,
+            client_max_size=self._config.body_bytes_max,
+        )
+
+    async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
+        if request.path == "/health":
+            return web.Response(body=encode({"status": "ok"}), content_type=JSON)
+        if not self._door.is_open:
+            return error(503, "the run has not begun", {"Retry-After": "1"})
+        if self._num_open >= self._config.requests_max:
+            told = f"{self._num_open} requests are being answered, the most there may be"
+            return error(503, told, {"Retry-After": "1"})
+        self._num_open += 1
+        try:
+            return await self._dispatch(request)
+        except web.HTTPRequestEntityTooLarge:
+            told = f"the body has more than body_bytes_max = {self._config.body_bytes_max} bytes"
+            return error(413, told)
+        finally:
+            self._num_open -= 1
+
+    async def _dispatch(self, request: web.BaseRequest) -> web.StreamResponse:
+        method, words = request.method, request.path.strip("/").split("/", 2)
+        if words[0] != "sessions" or len(words) > 3:
+            return error(404, f"no such path: {request.path}")
+        if len(words) == 1:
+            if method != "POST":
+                return error(405, f"{method} /sessions: only POST opens a session")
+            body = await self._body(request)
+            return await self._lifecycle.opened(request, body)
+        session = self._door.core.find(words[1])
+        if session is None:
+            return error(404, f"session not found: {words[1]}")
+        path = words[2] if len(words) == 3 else ""
+        match method, path:
+            case "GET", "":
+                return await self._lifecycle.told(words[1], session)
+            case "DELETE", "":
+                return await self._lifecycle.deleted(session)
+            case "POST", "samples":
+                return await self._lifecycle.samples(session, await self._body(request))
+            case "POST", "v1/messages/count_tokens":
+                return await self._lifecycle.counted(session, await self._body(request))
+            case "GET", "v1/models":
+                return self._lifecycle.models()
+        spoken = path.removeprefix("v1/")
+        if self._chats.speaks(spoken) is None or spoken == path:
+            return error(404, f"a session has no path /{path}")
+        if method != "POST":
+            return error(405, f"{method} /{path}: only POST asks for a reply")
+        return await self._chats.answer(request, session, spoken, await self._body(request))
+
+    async def _body(self, request: web.BaseRequest) -> bytes:
+        """The body, unless it is too large (413) or too slow (the connection is cut)."""
+        if request.content.is_eof():
+            return await request.read()
+        transport = request.transport
+        assert transport is not None, "a request has a transport while it is read"
+        late = self._loop.call_later(self._config.body_s, transport.abort)
+        try:
+            return await request.read()
+        finally:
+            late.cancel()
+
+
+def bind(config: HttpConfig, index: int) -> tuple[socket.socket, str]:
+    """A listening place, and the base URL that clients reach it by.
+
+    Raises:
+        OSError: the port is taken, or the host is none of this machine's.
+    """
+    family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((config.host, config.port + index if config.port else 0))
+    except OSError:
+        listener.close()
+        raise
+    listener.setblocking(False)  # noqa: FBT003 - the socket's own signature
+    host = config.advertised_host or config.host
+    shown = f"[{host}]" if ":" in host else host
+    return listener, f"http://{shown}:{listener.getsockname()[1]}"

@@ -1,0 +1,204 @@
+"""What each path of the HTTP door does."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+from weakref import WeakKeyDictionary
+
+from aiohttp import web
+
+from milepost.actors.session.doors import DoorTurn
+from milepost.actors.session.http.anthropic_messages import AnthropicMessages
+from milepost.actors.session.http.chat_completions import ChatCompletions
+from milepost.actors.session.http.dialect import About, Fault, Reading, encode
+from milepost.actors.session.http.fields import Fields
+from milepost.actors.session.http.replay import Replay
+from milepost.actors.session.http.responses import Responses
+from milepost.actors.session.refusal import TurnRefused
+from milepost.messages.session import ChatRefused, ChatReply
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
+    from milepost.actors.session.http.dialect import Asked, Dialect
+    from milepost.actors.session.http.door import Door, Exchange
+    from milepost.actors.session.state import Session
+    from milepost.messages.shared import Message
+
+STATUS: Final[dict[str, int]] = {
+    "bad_request": 400,
+    "not_append_only": 400,
+    "limit": 400,
+    "truncated": 409,
+    # Clients try a 409 again, and two that do would supersede each other for ever.
+    "closed": 410,
+    "unknown_session": 404,
+    "engine": 502,
+    "internal": 500,
+}
+JSON: Final = "application/json"
+EVENTS: Final = {
+    "Content-Type": "text/event-stream; charset=utf-8",
+    "Cache-Control": "no-cache",
+    "X-Accel-Buffering": "no",
+}
+NO_RETRY: Final = {"x-should-retry": "false"}
+"""OpenAI's and Anthropic's clients heed it: what was refused once is refused again."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Client:
+    """What is known of the clients of one session."""
+
+    replays: dict[str, Replay]
+    times: deque[tuple[float, float]]
+
+
+class Chats:
+    """Chat turns in any dialect.
+
+    Args:
+        door: to the core.
+        template_options: of the run.
+        dropped_fields: names of fields that clients may send in vain.
+    """
+
+    def __init__(
+        self, door: Door, template_options: Mapping[str, Any], dropped_fields: tuple[str, ...]
+    ) -> None:
+        self._door = door
+        self._options = template_options
+        self._dropped = frozenset(dropped_fields)
+        self._dialects: dict[str, Dialect] = {
+            "chat/completions": ChatCompletions(),
+            "responses": Responses(),
+            "messages": AnthropicMessages(),
+        }
+        self._clients: WeakKeyDictionary[Session, _Client] = WeakKeyDictionary()
+        self._serial = 0
+
+    def speaks(self, path: str) -> Dialect | None:
+        """The dialect of a path after `/v1/`."""
+        return self._dialects.get(path)
+
+    async def answer(
+        self, request: web.BaseRequest, session: Session, path: str, body: bytes
+    ) -> web.StreamResponse:
+        """The next reply of this session."""
+        dialect, spec = self._dialects[path], session.spec
+        try:
+            asked = self.read(session, path, body)
+        except TurnRefused as refused:
+            return refusal(dialect, refused.message())
+        turn = DoorTurn(
+            trajectory_id=spec.trajectory_id,
+            messages=asked.messages,
+            tools=asked.tools,
+            tokens_max=asked.tokens_max,
+            attempt=spec.attempt,
+            stream=asked.stream,
+        )
+        self._serial += 1
+        serial = f"{spec.trajectory_id.replace('.', '_')}_{spec.attempt}_{self._serial}"
+        about = About(serial, time.time(), session.record.num_tokens, asked)
+        exchange = self._door.ask(turn)
+        try:
+            if asked.stream:
+                return await self._streamed(request, dialect, about, exchange, path, session)
+            answer = await exchange.answer
+        except (asyncio.CancelledError, ConnectionError):
+            self._door.gone(exchange, turn)
+            raise
+        if isinstance(answer, ChatReply):
+            self._answered(session, path, answer, about)
+            return web.Response(body=dialect.reply(answer, about), content_type=JSON)
+        return refusal(dialect, answer)
+
+    def read(self, session: Session, path: str, body: bytes) -> Asked:
+        """What a body asks for.
+
+        Raises:
+            TurnRefused: kind bad_request.
+        """
+        fields = Fields(body, self._dropped)
+        reading = Reading(session, self._client(session).replays[path], self._options)
+        return self._dialects[path].read(fields, reading)
+
+    def times(self, session: Session) -> tuple[tuple[float, float], ...]:
+        """When its newest turns were asked and answered, Unix time."""
+        return tuple(self._client(session).times)
+
+    def _client(self, session: Session) -> _Client:
+        known = self._clients.get(session)
+        if known is None:
+            spelled: dict[str, list[str]] = {}
+            replays = {name: Replay(spelled) for name in self._dialects}
+            known = _Client(replays, deque(maxlen=session.spec.limits.turns_max))
+            self._clients[session] = known
+        return known
+
+    def _answered(self, session: Session, path: str, reply: ChatReply, about: About) -> None:
+        client = self._client(session)
+        client.replays[path].answered(reply)
+        client.times.append((about.created_s, time.time()))
+
+    async def _streamed(
+        self,
+        request: web.BaseRequest,
+        dialect: Dialect,
+        about: About,
+        exchange: Exchange,
+        path: str,
+        session: Session,
+    ) -> web.StreamResponse:
+        """Events as the reply is sampled; a refusal before the first token keeps its status."""
+        await exchange.news()
+        answer = exchange.answer.result() if exchange.answer.done() else None
+        if answer is not None and not isinstance(answer, ChatReply):
+            return refusal(dialect, answer)
+        response = web.StreamResponse(headers=EVENTS)
+        await response.prepare(request)
+        writer = dialect.writer(about)
+        pieces = [writer.begin()]
+        while answer is None or exchange.deltas:
+            pieces.append(writer.deltas(exchange.take()))
+            # A client that reads slowly waits here; what is sampled meanwhile comes in one piece.
+            await response.write(b"".join(pieces))
+            pieces = []
+            await exchange.news()
+            answer = exchange.answer.result() if exchange.answer.done() else None
+        if isinstance(answer, ChatReply):
+            self._answered(session, path, answer, about)
+            pieces.append(writer.end(answer))
+        else:
+            pieces.append(writer.fault(fault_of(answer)))
+        await response.write(b"".join(pieces))
+        await response.write_eof()
+        return response
+
+
+def fault_of(answer: Message) -> Fault:
+    """Why the core gave no reply."""
+    assert isinstance(answer, ChatRefused), f"a chat was answered with {answer}"
+    return Fault(STATUS[answer.kind], answer.kind, answer.reason, answer.limit)
+
+
+def refusal(dialect: Dialect, answer: Message) -> web.Response:
+    """The core's refusal, in the words of a dialect."""
+    fault = fault_of(answer)
+    headers = None if fault.status >= 500 else NO_RETRY
+    return web.Response(
+        body=dialect.fault(fault), status=fault.status, headers=headers, content_type=JSON
+    )
+
+
+def error(status: int, reason: str, headers: dict[str, str] | None = None) -> web.Response:
+    """A refusal of the door's own: `{"error": text}`."""
+    return web.Response(
+        body=encode({"error": reason}), status=status, headers=headers, content_type=JSON
+    )

@@ -1,0 +1,210 @@
+"""What clients send: addresses, fields, replayed histories, one conversation in three dialects."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+from unit.session.kit import LOOKUP, spec
+
+from milepost.actors.session.addresses import Addresses
+from milepost.actors.session.http.anthropic_messages import AnthropicMessages
+from milepost.actors.session.http.chat_completions import ChatCompletions
+from milepost.actors.session.http.dialect import Asked, Dialect, Reading
+from milepost.actors.session.http.fields import Fields, check_effort
+from milepost.actors.session.http.replay import Replay
+from milepost.actors.session.http.responses import Responses
+from milepost.actors.session.refusal import TurnRefused
+from milepost.actors.session.state import Session
+from milepost.messages.session import ChatReply
+from milepost.messages.shared import FinishReason, Usage
+
+ARGUMENTS = '{"name":  "kai", "field": "pet"}'
+CALL = {
+    "id": "call_0_0",
+    "type": "function",
+    "function": {"name": "lookup", "arguments": ARGUMENTS},
+}
+CONVERSATION: list[dict[str, Any]] = [
+    {"role": "system", "content": "Be brief."},
+    {"role": "user", "content": "What is the pet of kai?"},
+    {
+        "role": "assistant",
+        "content": "Let me look.",
+        "reasoning_content": "hm",
+        "tool_calls": [CALL],
+    },
+    {"role": "tool", "tool_call_id": "call_0_0", "content": "cat"},
+]
+FUNCTION = LOOKUP["function"]
+BODIES: list[tuple[Dialect, dict[str, Any]]] = [
+    (ChatCompletions(), {"messages": CONVERSATION, "tools": [LOOKUP], "max_tokens": 9}),
+    (
+        Responses(),
+        {
+            "instructions": "Be brief.",
+            "input": [
+                {"role": "user", "content": "What is the pet of kai?"},
+                {"type": "reasoning", "content": [{"type": "reasoning_text", "text": "hm"}]},
+                {"type": "message", "role": "assistant", "id": "x", "status": "completed",
+                 "content": [{"type": "output_text", "text": "Let me look."}]},
+                {"type": "function_call", "call_id": "call_0_0", "name": "lookup",
+                 "arguments": ARGUMENTS},
+                {"type": "function_call_output", "call_id": "call_0_0", "output": "cat"},
+            ],
+            "tools": [{"type": "function", **FUNCTION}],
+            "max_output_tokens": 9,
+        },
+    ),
+    (
+        AnthropicMessages(),
+        {
+            "system": [
+                {"type": "text", "text": "Be brief.", "cache_control": {"type": "ephemeral"}}
+            ],
+            "messages": [
+                {"role": "user", "content": "What is the pet of kai?"},
+                {"role": "assistant", "content": [
+                    {"type": "thinking", "thinking": "hm", "signature": ""},
+                    {"type": "text", "text": "Let me look."},
+                    {"type": "tool_use", "id": "call_0_0", "name": "lookup",
+                     "input": {"field": "pet", "name": "kai"}},
+                ]},
+                {"role": "user", "content": [
+                    {"type": "tool_result", "tool_use_id": "call_0_0", "content": "cat"},
+                ]},
+            ],
+            "tools": [{"name": FUNCTION["name"], "description": FUNCTION["description"],
+                       "input_schema": FUNCTION["parameters"]}],
+            "max_tokens": 9,
+        },
+    ),
+]  # fmt: skip
+
+
+def reading(**options: Any) -> Reading:
+    session = Session(spec("g.0"), None, "rollout", 0.0)  # type: ignore[arg-type]
+    return Reading(session, Replay({"call_0_0": [ARGUMENTS]}), options)
+
+
+def read(dialect: Dialect, body: dict[str, Any], dropped: tuple[str, ...] = ()) -> Asked:
+    return dialect.read(Fields(msgspec.json.encode(body), dropped), reading())
+
+
+@pytest.mark.parametrize(("dialect", "body"), BODIES)
+def test_one_conversation_reads_the_same_in_every_dialect(
+    dialect: Dialect, body: dict[str, Any]
+) -> None:
+    """Mixed on one session, they must meet the same stored messages, arguments to the letter."""
+    asked = read(dialect, body)
+    assert asked.messages == CONVERSATION
+    assert asked.tools == [LOOKUP]
+    assert asked.tokens_max == 9
+
+
+@pytest.mark.parametrize(
+    ("dialect", "change", "named"),
+    [
+        (BODIES[0][0], {"tool_choice": "required"}, "tool_choice"),
+        (BODIES[0][0], {"tools": [{"type": "web_search"}]}, "tools[0]"),
+        (BODIES[0][0], {"top_k": 5}, "top_k"),
+        (BODIES[1][0], {"previous_response_id": "resp_1"}, "previous_response_id"),
+        (BODIES[1][0], {"input": [{"type": "computer_call"}]}, "input[0]"),
+        (BODIES[1][0], {"reasoning": {"effort": "high"}}, "reasoning.effort"),
+        (BODIES[1][0], {"reasoning": {"summary": "auto"}}, "reasoning.summary"),
+        (BODIES[2][0], {"thinking": {"type": "enabled", "budget_tokens": 9}}, "thinking.type"),
+        (BODIES[2][0], {"stop_sequences": ["x"]}, "stop_sequences"),
+        (BODIES[2][0], {"tool_choice": {"type": "any"}}, "tool_choice"),
+        (BODIES[2][0], {"tools": [{"type": "bash_20250124", "name": "bash"}]}, "tools[0]"),
+        (
+            BODIES[2][0],
+            {"messages": [{"role": "user", "content": [{"type": "image", "source": {}}]}]},
+            "messages[0].content[0] is of type image",
+        ),
+    ],
+)
+def test_what_a_dialect_cannot_do_is_refused_by_name(
+    dialect: Dialect, change: dict[str, Any], named: str
+) -> None:
+    """Each would change what is sampled, or what the model sees, without a word."""
+    body = next(body for known, body in BODIES if known is dialect)
+    with pytest.raises(TurnRefused) as caught:
+        read(dialect, {**body, **change})
+    assert named in str(caught.value)
+    assert caught.value.kind == "bad_request"
+
+
+def test_dropped_fields_are_dropped_but_never_those_of_the_server() -> None:
+    """The topology may say that a harness's temperature means nothing; ids are never a client's."""
+    body = {**BODIES[0][1], "temperature": 0.2}
+    with pytest.raises(TurnRefused, match="temperature"):
+        read(BODIES[0][0], body)
+    assert read(BODIES[0][0], body, ("temperature",)).tokens_max == 9
+    with pytest.raises(TurnRefused, match="input_ids"):
+        read(BODIES[0][0], {**body, "input_ids": [1]}, ("temperature", "input_ids"))
+
+
+@pytest.mark.parametrize("body", [b"", b"[]", b"{", b'{"a":', b"\xff"])
+def test_a_body_that_is_no_object_is_refused(body: bytes) -> None:
+    """With 400, not with a dead server."""
+    with pytest.raises(TurnRefused):
+        Fields(body)
+
+
+def test_effort_is_met_or_refused() -> None:
+    """An effort that is ignored would train a model that thinks otherwise than asked."""
+    check_effort(None, {}, "reasoning_effort")
+    check_effort("none", {"enable_thinking": False}, "reasoning_effort")
+    check_effort("low", {"reasoning_effort": "low"}, "reasoning_effort")
+    for effort, options in (("none", {}), ("high", {"enable_thinking": True}), ("high", {})):
+        with pytest.raises(TurnRefused, match="reasoning_effort"):
+            check_effort(effort, options, "reasoning_effort")
+
+
+def test_a_replayed_history_is_read_once() -> None:
+    """The cost of a turn grows with its new text: what was sent before is the very same object."""
+    replay = Replay({})
+    seen = []
+
+    def convert(item: dict[str, Any], index: int) -> tuple[dict[str, Any], ...]:
+        seen.append(index)
+        return (item,)
+
+    def send(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        return replay.messages(msgspec.json.encode(messages), convert, "messages")
+
+    first = send(CONVERSATION[:2])
+    second = send(CONVERSATION)
+    assert seen == [0, 1, 2, 3]
+    assert all(old is new for old, new in zip(first, second, strict=False))
+    changed = send([CONVERSATION[0], {"role": "user", "content": "other"}, *CONVERSATION[2:]])
+    assert seen[4:] == [1, 2, 3]
+    assert changed[0] is first[0]
+    assert changed[1]["content"] == "other"
+
+
+def test_a_call_is_spelled_as_it_was_sampled_when_it_says_the_same() -> None:
+    """Anthropic's clients send parsed arguments back; another spelling would be another history."""
+    replay = Replay({})
+    message = {"role": "assistant", "content": "", "tool_calls": [CALL]}
+    usage = Usage(prompt_tokens=1, completion_tokens=1)
+    reply = ChatReply(message=message, finish_reason=FinishReason.STOP, usage=usage, versions=(1,))
+    replay.answered(reply)
+    assert replay.spelling("call_0_0", {"field": "pet", "name": "kai"}) == ARGUMENTS
+    assert replay.spelling("call_0_0", {"name": "mia"}) == '{"name":"mia"}'
+    assert replay.spelling("other", {}) == "{}"
+
+
+def test_addresses_cannot_be_guessed_nor_used_for_another_attempt() -> None:
+    """Names of trajectories stand in logs; an address is for whoever was given it."""
+    addresses = Addresses("http://127.0.0.1:1", b"secret")
+    key = addresses.key("g0.1", 2)
+    assert addresses.read(key) == ("g0.1", 2)
+    assert addresses.read("g0.1") == ("g0.1", 0)
+    assert addresses.key("g0.1", 3) != key
+    for place in range(len(key)):
+        forged = key[:place] + ("A" if key[place] != "A" else "B") + key[place + 1 :]
+        assert addresses.read(forged) in ((forged, 0), ("g0.1", 2))
+    assert Addresses("", b"other").read(key) == (key, 0)
+    assert addresses.url(spec("g0.1")).startswith("http://127.0.0.1:1/sessions/")

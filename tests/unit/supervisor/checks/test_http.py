@@ -1,0 +1,61 @@
+"""The checks of the HTTP door."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from unit.supervisor.checks.test_files import MACHINE
+
+from milepost.configs.load import decode
+from milepost.configs.problem import Problem
+from milepost.supervisor.checks import Subject
+from milepost.supervisor.checks.http import http_door_is_safe, http_key_is_readable
+
+
+def subject(**http: Any) -> Subject:
+    replicas = http.pop("replicas", 1)
+    session = {"replicas": replicas, "http": http}
+    return Subject(
+        decode({"run": {"name": "tiny", "steps": 1}, "actors": {"session": session}}), MACHINE
+    )
+
+
+def places(checked: Subject) -> list[str]:
+    found = http_door_is_safe(checked)
+    return [each.where.rpartition("http")[2] for each in found if isinstance(each, Problem)]
+
+
+@pytest.mark.parametrize(
+    ("http", "where"),
+    [
+        ({}, []),
+        ({"host": "::1"}, []),
+        ({"host": "10.0.0.1"}, [".free_sessions"]),
+        ({"host": "10.0.0.1", "free_sessions": False}, []),
+        ({"host": "10.0.0.1", "key_file": "k"}, []),
+        ({"host": "0.0.0.0", "key_file": "k"}, [".advertised_host"]),
+        ({"host": "gpu-7"}, [".host"]),
+        ({"key_file": "k", "free_sessions": False}, [".key_file"]),
+        ({"port": 65535, "replicas": 2}, [".port"]),
+        ({"dropped_fields": ["temperature", "input_ids", "tools"]},
+         [".dropped_fields[1]", ".dropped_fields[2]"]),
+    ],
+)  # fmt: skip
+def test_a_door_that_is_open_to_strangers_or_leads_nowhere_is_refused(
+    http: dict[str, Any], where: list[str]
+) -> None:
+    """Nothing listens beyond this machine unless the topology says so, and says for whom."""
+    assert places(subject(**http)) == where
+
+
+def test_a_key_must_be_there_and_say_something(tmp_path: Path) -> None:
+    """An empty key would open the door to everybody."""
+    key = tmp_path / "key"
+    assert list(http_key_is_readable(subject())) == []
+    assert list(http_key_is_readable(subject(key_file=str(key)))) != []
+    key.write_text("\n")
+    assert list(http_key_is_readable(subject(key_file=str(key)))) != []
+    key.write_text("secret")
+    assert list(http_key_is_readable(subject(key_file=str(key)))) == []
