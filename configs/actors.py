@@ -14,6 +14,7 @@ from milepost.configs.base import (
     Positive,
     PositiveFloat,
 )
+from milepost.configs.sglang import SGLangConfig
 
 
 class RestartConfig(Config, kw_only=True):
@@ -132,11 +133,13 @@ class SessionConfig(Config, kw_only=True):
 class EngineConfig(Config, kw_only=True):
     """`[actors.engine]`"""
 
-    kind: Literal["embedded"] = "embedded"
+    kind: Literal["embedded", "sglang"] = "embedded"
     replicas: Positive = 1
     device: str = "cpu"
     slots: Positive = 128
-    """Rows of the static KV cache: running requests and retained prefixes together."""
+    """Rows of the static KV cache: running requests and retained prefixes together. SGLang gets as
+    many tokens as these rows would hold, unless its options say `max-total-tokens` or
+    `mem-fraction-static`."""
     running_max: Positive = 64
     """Requests decoded at once."""
     prefill_tokens_max: Positive = 8192
@@ -144,6 +147,7 @@ class EngineConfig(Config, kw_only=True):
     requests_max: Positive = 1024
     """Requests waiting or running; more are refused by name."""
     threads: Positive = 1
+    sglang: SGLangConfig = SGLangConfig()
     restart: RestartConfig = RestartConfig(policy="permanent")
 
 

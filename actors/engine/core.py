@@ -280,6 +280,7 @@ def _generated(outcome: Finished) -> Generated:
         cached_tokens=outcome.cached_tokens,
         top_token_ids=None if top_ids is None else to_bulk(top_ids),
         top_logprobs=None if top_logprobs is None else to_bulk(top_logprobs),
+        routes=None if outcome.routes is None else to_bulk(outcome.routes),
     )
 
 

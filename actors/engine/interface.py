@@ -158,6 +158,8 @@ class Finished:
     cached_tokens: int
     top_token_ids: NDArray[np.int32] | None = None
     top_logprobs: NDArray[np.float32] | None = None
+    routes: NDArray[np.int16] | None = None
+    """int16 [P + N - 1, layers, experts per token]"""
 
 
 @dataclass(frozen=True, slots=True)

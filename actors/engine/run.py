@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from milepost.actors.context import ActorContext
 from milepost.actors.effects import Effect, Event
 from milepost.actors.engine.core import Engine
 from milepost.actors.engine.interface import Backend, Order
-
-if TYPE_CHECKING:
-    from milepost.configs.topology import Topology
 
 
 async def run(context: ActorContext) -> None:
@@ -25,7 +21,7 @@ async def run(context: ActorContext) -> None:
     topology = context.topology
     assert topology.actors.engine is not None, "the topology has no [actors.engine]"
     # Importing torch and reading the checkpoint take seconds; heartbeats go on meanwhile.
-    backend = await asyncio.to_thread(make_backend, topology)
+    backend = await asyncio.to_thread(make_backend, context)
     try:
         publisher = "".join(topology.names("publisher"))
         requests_max = topology.actors.engine.requests_max
@@ -37,8 +33,9 @@ async def run(context: ActorContext) -> None:
         backend.close()
 
 
-def make_backend(topology: Topology) -> Backend:
-    """The backend that `actors.engine.kind` names."""
+def make_backend(context: ActorContext) -> Backend:
+    """The backend that `actors.engine.kind` names; blocks until it could serve."""
+    topology = context.topology
     config, model = topology.actors.engine, topology.model
     assert config is not None, "the topology has no [actors.engine]"
     assert model is not None, "the topology has no [model]"
@@ -52,6 +49,27 @@ def make_backend(topology: Topology) -> Backend:
                 dtype=model.dtype,
                 context_tokens=model.context_tokens_max,
             )
+        case "sglang":
+            from milepost.actors.engine.sglang.backend import SGLangBackend
+            from milepost.actors.engine.sglang.launch import Place
+            from milepost.actors.engine.sglang.started import Needs, start
+
+            place = Place(
+                name=context.name,
+                index=context.index,
+                run_folder=context.run_folder,
+                seed=context.seed("server"),
+                token=f"{context.spec.run_id}/{context.name}/{context.spec.incarnation}",
+                deadline_s=topology.system.timeouts.ready_s,
+            )
+            publisher, sampling = topology.actors.publisher, topology.sampling
+            needs = Needs(
+                dtype=model.dtype,
+                context_tokens=model.context_tokens_max,
+                pause=publisher.pause if publisher is not None else "",
+                is_cut=sampling.top_p < 1 or sampling.top_k > 0 or sampling.min_p > 0,
+            )
+            return SGLangBackend(start(Path(model.path), config, place, needs))
 
 
 class Wired:

@@ -1,0 +1,1 @@
+"""An engine that is an SGLang server beside its actor."""

@@ -1,0 +1,211 @@
+"""A server that runs, and everything that was found out about it."""
+
+from __future__ import annotations
+
+import json
+import urllib.request
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from milepost.actors.engine.embedded.parameters import Parameters
+from milepost.actors.engine.embedded.shape import ModelShape, read_shape
+from milepost.actors.engine.interface import EngineFacts
+from milepost.actors.engine.sglang.broadcast import BroadcastUpdate
+from milepost.actors.engine.sglang.capabilities import (
+    Capabilities,
+    UnsupportedServerError,
+    capabilities_of,
+    require,
+)
+from milepost.actors.engine.sglang.launch import (
+    CONTEXT_MARGIN,
+    Place,
+    Server,
+    server_options,
+    start_server,
+)
+from milepost.actors.engine.sglang.updates import DiskUpdate, Session, TensorUpdate, Update
+from milepost.configs.actors import EngineConfig
+from milepost.configs.sglang import SGLangConfig
+
+ASK_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """See the module.
+
+    Attributes:
+        url: of the server.
+        server: None when it is somebody else's.
+        capabilities: of its release.
+        config: `[actors.engine.sglang]`.
+        facts: for the core.
+        shape: of the model.
+        token: names our requests and prefixes.
+        ranks: tensor-parallel ranks of each replica of the model.
+        data_ranks: data-parallel ranks.
+        staging_device: where the next version is gathered.
+        model: folder with the model's configuration.
+        scratch: folder for versions on disk.
+    """
+
+    url: str
+    server: Server | None
+    capabilities: Capabilities
+    config: SGLangConfig
+    facts: EngineFacts
+    shape: ModelShape
+    token: str
+    ranks: int
+    data_ranks: int
+    staging_device: torch.device
+    model: Path
+    scratch: Path
+
+
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """What the topology wants of an engine beside `[actors.engine]`.
+
+    Attributes:
+        dtype: of the weights.
+        context_tokens: most tokens of one row.
+        pause: `[actors.publisher] pause`; empty without one.
+        is_cut: `[sampling]` has top-p, top-k or min-p.
+    """
+
+    dtype: str
+    context_tokens: int
+    pause: str
+    is_cut: bool
+
+
+def start(folder: Path, config: EngineConfig, place: Place, needs: Needs) -> Started:
+    """Start a server, or find the one that is named; blocks until it serves.
+
+    Raises:
+        ServerStartError: ours did not become ready.
+        UnsupportedModelError: an architecture whose tensors Milepost cannot name.
+        UnsupportedServerError: the release, or the way it was started, cannot do what is needed.
+    """
+    ours = config.sglang
+    shape = read_shape(folder)
+    server = None
+    if ours.urls:
+        url = ours.urls[place.index].rstrip("/")
+    else:
+        options = server_options(
+            config, place, dtype=needs.dtype, context_tokens=needs.context_tokens
+        )
+        server = start_server(folder, config, options, place)
+        url = server.url
+    try:
+        info = server_info(url)
+        capabilities = capabilities_of(str(info["version"]))
+        require(capabilities, pause=needs.pause, is_cut=needs.is_cut)
+        if server is None:
+            refuse_unfit(info, config, needs)
+    except BaseException:
+        if server is not None:
+            server.close()
+        raise
+    dtype: torch.dtype = getattr(torch, needs.dtype)
+    manifest = Parameters(shape, dtype, torch.device("meta")).manifest
+    device = torch.device(ours.staging_device or _first_device(config, place))
+    facts = EngineFacts(
+        manifest=manifest,
+        vocab_size=shape.vocab_size,
+        context_tokens=needs.context_tokens,
+        details={
+            "model_type": shape.model_type,
+            "layers": shape.num_layers,
+            "dtype": needs.dtype,
+            "device": config.device,
+            "tensors": len(manifest),
+            "sglang": str(capabilities.version),
+            "tried": capabilities.tried,
+            "url": url,
+            "update": ours.update,
+            "cache_tokens": info.get("max_total_num_tokens"),
+        },
+    )
+    return Started(
+        url=url,
+        server=server,
+        capabilities=capabilities,
+        config=ours,
+        facts=facts,
+        shape=shape,
+        token=place.token,
+        ranks=int(info["tp_size"]) * int(info.get("pp_size", 1)),
+        data_ranks=int(info["dp_size"]),
+        staging_device=device,
+        model=folder,
+        scratch=place.run_folder / "engines" / place.name / "weights",
+    )
+
+
+def make_update(started: Started, session: Session, stager: ThreadPoolExecutor) -> Update:
+    """The way that `[actors.engine.sglang] update` names."""
+    match started.config.update:
+        case "tensors":
+            return TensorUpdate(session, started.ranks, stager)
+        case "disk":
+            return DiskUpdate(session, started.model, started.scratch, stager)
+        case "distributed":
+            ranks = started.ranks * started.data_ranks
+            deadline_s = started.config.update_s
+            return BroadcastUpdate(session, ranks, started.staging_device, deadline_s)
+
+
+def server_info(url: str) -> dict[str, Any]:
+    """What a server says of itself.
+
+    Raises:
+        UnsupportedServerError: nobody answers there.
+    """
+    try:
+        with urllib.request.urlopen(f"{url}/server_info", timeout=ASK_S) as answer:  # noqa: S310
+            return dict(json.load(answer))
+    except OSError as error:
+        raise UnsupportedServerError(f"no SGLang server answers at {url}: {error}") from error
+
+
+def refuse_unfit(info: dict[str, Any], config: EngineConfig, needs: Needs) -> None:
+    """Refuse somebody else's server that was started in a way that contradicts the topology.
+
+    Raises:
+        UnsupportedServerError: with every difference.
+    """
+    ours = config.sglang
+    wanted: dict[str, object] = {
+        "dtype": needs.dtype,
+        "skip_tokenizer_init": True,
+        "allow_auto_truncate": False,
+        "enable_deterministic_inference": ours.deterministic,
+        "enable_return_routed_experts": ours.routes,
+    }
+    faults = [
+        f"{name} = {info.get(name)!r}, {value!r} is needed"
+        for name, value in wanted.items()
+        if info.get(name) != value
+    ]
+    length = info.get("context_length")
+    if length is not None and length < needs.context_tokens + CONTEXT_MARGIN:
+        faults.append(
+            f"context_length = {length}, {needs.context_tokens + CONTEXT_MARGIN} is needed"
+        )
+    if faults:
+        raise UnsupportedServerError("the server at hand has " + "; ".join(faults))
+
+
+def _first_device(config: EngineConfig, place: Place) -> str:
+    device, _, number = config.device.partition(":")
+    if device == "cpu" or config.sglang.urls:
+        return config.device
+    return f"{device}:{int(number or 0) + place.index * config.sglang.gpu_stride}"

@@ -1,0 +1,164 @@
+"""From one version of weights to the next, with requests in flight.
+
+    the release keeps requests through the change        it does not
+    pause (retract or in place)                          end every request, keep its tokens
+    push the weights                                     push the weights
+    go on                                                ask for the rest of each request
+
+Prefixes have a name space for each change (`epoch`): what was cached before it answers no request
+that comes after it, in any mode, not even when an old version number comes back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final
+
+from milepost.actors.engine.interface import (
+    DropEpoch,
+    OpenEpoch,
+    StageBucket,
+    Switched,
+    SwitchWeights,
+)
+from milepost.actors.engine.sglang.client import Client, ServerError, ServerGoneError
+from milepost.actors.engine.sglang.staging import Staging
+from milepost.actors.engine.sglang.started import Started, make_update
+from milepost.actors.engine.sglang.updates import Push, Session, UpdateError
+from milepost.messages.engine import PauseMode
+
+FLUSH_AGAIN_S: Final = 0.05
+"""A request that was answered just now may still count as running for a moment."""
+AGAIN_S: Final = 0.2
+
+
+class Switching:
+    """The gate before the server, and what happens behind it.
+
+    Args:
+        started: the server.
+        client: to it.
+        abort_all: ends every request in the server, to be asked for again.
+
+    Attributes:
+        version: that serves; -1 before the first.
+        epoch: number of changes so far.
+    """
+
+    def __init__(
+        self, started: Started, client: Client, abort_all: Callable[[], Awaitable[None]]
+    ) -> None:
+        self._started, self._client, self._abort_all = started, client, abort_all
+        self._stager = ThreadPoolExecutor(1, thread_name_prefix="stage")
+        self._staging = Staging(started.staging_device)
+        self._deadline_s = started.config.update_s
+        session = Session(client, started.capabilities, self._deadline_s)
+        self._update = make_update(started, session, self._stager)
+        self._open = asyncio.Event()
+        self._open.set()
+        self._left = asyncio.Event()
+        self._num_inside = 0
+        self._is_switching = False
+        self.version = -1
+        self.epoch = 0
+
+    @contextlib.asynccontextmanager
+    async def passing(self) -> AsyncIterator[None]:
+        """Wait at the gate, then count as inside the server."""
+        await self._open.wait()
+        self._num_inside += 1
+        try:
+            yield
+        finally:
+            self._num_inside -= 1
+            self._left.set()
+
+    def pauses(self) -> bool:
+        """Whether the server is silent for a reason of ours."""
+        return self._is_switching
+
+    async def stage(self, work: OpenEpoch | StageBucket | DropEpoch) -> None:
+        """Take a version in, off the event loop.
+
+        Raises:
+            EpochError: a tensor that is not wanted.
+        """
+        loop = asyncio.get_running_loop()
+        match work:
+            case OpenEpoch():
+                await loop.run_in_executor(self._stager, self._staging.open, work.tensors)
+            case StageBucket():
+                staged = self._staging.write
+                await loop.run_in_executor(self._stager, staged, work.names, work.tensors)
+            case DropEpoch():
+                await loop.run_in_executor(self._stager, self._staging.drop)
+
+    async def switch(self, work: SwitchWeights) -> Switched:
+        """Serve what was staged.
+
+        Raises:
+            EpochError: it is not what the digest says; the old version serves.
+            ServerError, ServerGoneError: the server's weights are not known any more.
+        """
+        loop = asyncio.get_running_loop()
+        await loop.run_in_executor(self._stager, self._staging.check, work.digest)
+        await self._update.prepare(self._staging.named())
+        num_in_flight = self._num_inside
+        lives = self._started.capabilities.lives_through(work.mode)
+        flush = work.mode is PauseMode.RETRACT
+        self._open.clear()
+        self._is_switching = True
+        paused_s = time.perf_counter()
+        try:
+            if lives:
+                await self._post("/pause_generation", {"mode": str(work.mode)})
+                await self._update.push(Push(work.version, flush))
+            else:
+                await self._empty()
+                await self._update.push(Push(work.version, flush=False))
+            # What waits at the gate goes on with the name space of the new version.
+            self.version = work.version
+            self.epoch += 1
+            if lives:
+                await self._post("/continue_generation", {})
+        except UpdateError as error:
+            raise ServerError("update", 400, str(error)) from error
+        finally:
+            self._is_switching = False
+            self._open.set()
+        pause_s = time.perf_counter() - paused_s
+        await loop.run_in_executor(self._stager, self._staging.drop)
+        return Switched(pause_s, num_in_flight)
+
+    def close(self) -> None:
+        """Stop the stager."""
+        self._update.close()
+        self._stager.shutdown(wait=False)
+
+    async def _empty(self) -> None:
+        """End what is in the server, and drop every prefix."""
+        until_s = time.monotonic() + self._deadline_s
+        while self._num_inside:
+            self._left.clear()
+            await self._abort_all()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(AGAIN_S):
+                    await self._left.wait()
+            if time.monotonic() > until_s:
+                raise ServerGoneError(f"{self._num_inside} requests did not end when aborted")
+        while True:
+            try:
+                await self._client.post("/flush_cache", {}, deadline_s=self._deadline_s)
+            except ServerError:
+                if time.monotonic() > until_s:
+                    raise
+                await asyncio.sleep(FLUSH_AGAIN_S)
+            else:
+                return
+
+    async def _post(self, door: str, body: dict[str, str]) -> None:
+        await self._client.post(door, body, deadline_s=self._deadline_s)

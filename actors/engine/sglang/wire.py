@@ -1,0 +1,244 @@
+"""Between the engine's orders and the server's own words: pure, and the only place that knows them.
+
+Shapes: P tokens of the prompt, N sampled, K alternatives.
+"""
+
+from __future__ import annotations
+
+import base64
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from milepost.actors.engine.interface import GenerateOrder, ScoreOrder
+from milepost.messages.shared import FinishReason, SamplingParams, VersionSpan
+
+SEED_MAX: Final = (1 << 63) - 1
+CUT_TOKENS_MAX: Final = 4096
+"""Tokens that a cut may leave: the server needs a bound to say what it left."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sampled:
+    """One answer of `/generate`: the reply, or a part of it.
+
+    Attributes:
+        token_ids: int32 [N]
+        logprobs: float32 [N]
+        spans: weight versions as the server tells them; empty when it does not.
+        finish_reason: why it ended.
+        cached_tokens: prompt tokens that were not computed again.
+        top_token_ids: int32 [N, K]
+        top_logprobs: float32 [N, K]
+        routes: int32 [P + N - 1, layers * experts per token], flat per token.
+        drafts: (proposed, accepted) tokens of speculative decoding.
+    """
+
+    token_ids: NDArray[np.int32]
+    logprobs: NDArray[np.float32]
+    spans: tuple[VersionSpan, ...]
+    finish_reason: FinishReason
+    cached_tokens: int
+    top_token_ids: NDArray[np.int32] | None = None
+    top_logprobs: NDArray[np.float32] | None = None
+    routes: NDArray[np.int32] | None = None
+    drafts: tuple[int, int] = (0, 0)
+
+
+class AnswerError(RuntimeError):
+    """An answer that is not what was asked for; the text names the difference."""
+
+
+def is_cut(sampling: SamplingParams) -> bool:
+    """Whether the distribution that is sampled lacks part of the vocabulary."""
+    if sampling.temperature == 0:
+        return False
+    return sampling.top_p < 1 or sampling.top_k > 0 or sampling.min_p > 0
+
+
+@dataclass(frozen=True, slots=True)
+class Manner:
+    """What all requests to one server have in common.
+
+    Attributes:
+        prefixes: name space of prefixes; another one after every change of weights.
+        seeded: seeds have an effect.
+        routes: ask for the routes of experts.
+        ranks: data-parallel ranks of the server.
+        vocab_size: of the model.
+    """
+
+    prefixes: str
+    seeded: bool
+    routes: bool
+    ranks: int
+    vocab_size: int
+
+
+def generate_body(
+    order: GenerateOrder, row: NDArray[np.int32], tokens_max: int, name: str, manner: Manner
+) -> dict[str, Any]:
+    """What `/generate` is asked.
+
+    Args:
+        order: the request.
+        row: int32 [P], its prompt and what it has sampled already.
+        tokens_max: most tokens still to be sampled.
+        name: of this asking, unique on the server.
+        manner: see there.
+    """
+    sampling = order.sampling
+    cut = is_cut(sampling)
+    params: dict[str, Any] = {
+        "temperature": sampling.temperature,
+        "top_p": sampling.top_p,
+        "top_k": sampling.top_k or (min(manner.vocab_size, CUT_TOKENS_MAX) if cut else -1),
+        "min_p": sampling.min_p,
+        "max_new_tokens": tokens_max,
+        "skip_special_tokens": False,
+    }
+    if sampling.stop_token_ids:
+        params["stop_token_ids"] = list(sampling.stop_token_ids)
+    if manner.seeded:
+        params["sampling_seed"] = sampling.seed & SEED_MAX
+    body: dict[str, Any] = {
+        "rid": name,
+        "input_ids": row,
+        "sampling_params": params,
+        "return_logprob": True,
+        "extra_key": manner.prefixes,
+    }
+    if sampling.top_logprobs:
+        body["top_logprobs_num"] = sampling.top_logprobs
+    if cut:
+        body["return_sampling_mask"] = True
+        body["sampling_logprobs_mode"] = "selected"
+    if manner.routes:
+        body["return_routed_experts"] = True
+    if manner.ranks > 1:
+        body["routed_dp_rank"] = rank_of(order.session_id, manner.ranks)
+    return body
+
+
+def rank_of(session_id: str, ranks: int) -> int:
+    """The data-parallel rank that holds a session's prefixes; the same in every process."""
+    return sum(session_id.encode()) % ranks
+
+
+def sampled(answer: dict[str, Any], sampling: SamplingParams) -> Sampled:
+    """Read an answer of `/generate`.
+
+    Raises:
+        AnswerError: log-probs and tokens do not belong together.
+    """
+    meta = answer["meta_info"]
+    pairs = meta.get("output_token_logprobs") or []
+    token_ids = np.array([pair[1] for pair in pairs], np.int32)
+    own = np.array(answer.get("output_ids", token_ids), np.int32)
+    if not np.array_equal(own, token_ids):
+        raise AnswerError(f"{len(own)} tokens, {len(token_ids)} log-probs, or of other tokens")
+    logprobs = np.array([pair[0] for pair in pairs], np.float32)
+    if is_cut(sampling):
+        values = meta.get("output_token_sampling_logprobs") or []
+        if len(values) != len(token_ids):
+            raise AnswerError(f"{len(values)} log-probs of {len(token_ids)} tokens after the cut")
+        logprobs = np.array(values, np.float32)
+    if not np.isfinite(logprobs).all():
+        raise AnswerError("log-probs are not finite: the weights have overflowed or hold NaN")
+    top_ids, top_logprobs = _alternatives(meta, len(token_ids), sampling.top_logprobs)
+    proposed = int(meta.get("spec_num_proposed_drafts", 0))
+    return Sampled(
+        token_ids=token_ids,
+        logprobs=logprobs,
+        spans=_spans(meta.get("weight_versions") or []),
+        finish_reason=_finish_reason(meta["finish_reason"]),
+        cached_tokens=int(meta.get("cached_tokens", 0)),
+        top_token_ids=top_ids,
+        top_logprobs=top_logprobs,
+        routes=_routes(meta.get("routed_experts"), len(token_ids), meta),
+        drafts=(proposed, int(meta.get("spec_num_correct_drafts", 0))),
+    )
+
+
+def score_body(order: ScoreOrder, name: str, prefixes: str) -> dict[str, Any]:
+    """What `/generate` is asked to compute log-probs of whole rows."""
+    return {
+        "rid": [f"{name}.{index}" for index in range(len(order.rows))],
+        "input_ids": [row.tolist() for row in order.rows],
+        "sampling_params": {"max_new_tokens": 0, "temperature": 1.0},
+        "return_logprob": True,
+        "logprob_start_len": 0,
+        "extra_key": prefixes,
+    }
+
+
+def scored(answer: dict[str, Any], row: NDArray[np.int32]) -> NDArray[np.float32]:
+    """Float32 [T] log-probs of a row; position 0 is 0.
+
+    Raises:
+        AnswerError: they are of another row.
+    """
+    pairs = answer["meta_info"]["input_token_logprobs"]
+    found = [pair[1] for pair in pairs]
+    if found != row.tolist():
+        raise AnswerError(f"log-probs of {len(found)} tokens for a row of {len(row)}, or of others")
+    logprobs = np.array([0.0 if pair[0] is None else pair[0] for pair in pairs], np.float32)
+    if not np.isfinite(logprobs).all():
+        raise AnswerError("log-probs are not finite: the weights have overflowed or hold NaN")
+    return logprobs
+
+
+def refusal(answer: dict[str, Any]) -> str:
+    """Why the server refused a request that it had taken; empty when it did not."""
+    reason = answer["meta_info"]["finish_reason"] or {}
+    if reason.get("type") == "abort" and reason.get("status_code") not in {None, 200}:
+        return str(reason.get("message", reason))
+    return ""
+
+
+def _finish_reason(reason: dict[str, Any] | None) -> FinishReason:
+    match (reason or {}).get("type"):
+        case "stop":
+            return FinishReason.STOP
+        case "length":
+            return FinishReason.LENGTH
+        case "abort":
+            return FinishReason.ABORT
+        case other:
+            raise AnswerError(f"a reply that ended by {other!r}")
+
+
+def _spans(spans: list[dict[str, Any]]) -> tuple[VersionSpan, ...]:
+    found = []
+    for span in spans:
+        if not str(span["version"]).isdecimal():
+            raise AnswerError(f"tokens of version {span['version']!r}, which nobody published")
+        found.append(
+            VersionSpan(start=span["start"], end=span["end"], version=int(span["version"]))
+        )
+    return tuple(span for span in found if span.end > span.start)
+
+
+def _alternatives(
+    meta: dict[str, Any], num_tokens: int, wanted: int
+) -> tuple[NDArray[np.int32] | None, NDArray[np.float32] | None]:
+    if not wanted:
+        return None, None
+    rows = meta.get("output_top_logprobs") or []
+    if len(rows) != num_tokens:
+        raise AnswerError(f"alternatives of {len(rows)} tokens, {num_tokens} were sampled")
+    ids = np.array([[pair[1] for pair in row] for row in rows], np.int32)
+    logprobs = np.array([[pair[0] for pair in row] for row in rows], np.float32)
+    return ids.reshape(num_tokens, wanted), logprobs.reshape(num_tokens, wanted)
+
+
+def _routes(encoded: str | None, num_tokens: int, meta: dict[str, Any]) -> NDArray[np.int32] | None:
+    if encoded is None:
+        return None
+    values = np.frombuffer(base64.b64decode(encoded), np.int32)
+    num_rows = int(meta["prompt_tokens"]) + num_tokens - 1
+    if num_rows < 1 or values.size % num_rows:
+        raise AnswerError(f"{values.size} routes for {num_rows} tokens")
+    return values.reshape(num_rows, -1)
