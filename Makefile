@@ -2,6 +2,7 @@
 #
 #   make quickstart    train a tool-using agent, every actor a process of its own
 #   make test          the whole suite          make test-fast   pure and wire tests
+#   make test-sglang   the suite of engines against a real SGLang server, on the CPU
 #   make lint          style, types, layers     make format      rewrite the style
 #   make sim SEED=7    replay one simulation    make bench       ratios against rivals and floors
 #   make coverage      which lines ran          make clean       remove .venv and caches
@@ -23,7 +24,25 @@ PIP := PYTHONWARNINGS=ignore $(BIN)/python -m pip install --quiet --disable-pip-
 # does not compile is left alone, as pip leaves it.
 COMPILE := $(BIN)/python -m compileall -qq -j 0 $(VENV)/lib || true
 
-.PHONY: quickstart test test-fast lint format bench sim coverage docs golden wheel install clean
+# SGLang has an environment of its own. Its stamp carries the checksum of all that goes into it.
+SGLANG := .venv-sglang
+SGLANG_VERSION := 0.5.21
+SGLANG_OLD_VERSION := 0.5.17
+SGLANG_KEY := $(shell cat constraints/sglang.txt Makefile tests/sglang/cpu/*.py \
+  tests/sglang/cpu/sgl_kernel/*.py | cksum | cut -d' ' -f1)
+SGLANG_READY := $(SGLANG)/.ready-$(SGLANG_KEY)
+SGLANG_PIP := PYTHONWARNINGS=ignore $(SGLANG)/bin/python -m pip install --quiet \
+  --disable-pip-version-check --no-deps
+# A wheel for CUDA, on a torch without it: two operations must be known by name, nobody calls them.
+define DECLARED_OPS
+
+if not _has_ops():
+    for _name in ("nms", "qnms"):
+        torch.library.define(f"torchvision::{_name}", "(Tensor a, Tensor b, float c) -> Tensor")
+endef
+export DECLARED_OPS
+
+.PHONY: quickstart test test-fast test-sglang lint format bench sim coverage docs golden wheel install clean
 .DEFAULT_GOAL := quickstart
 
 quickstart: $(BASE)
@@ -34,6 +53,11 @@ test: $(DEV)
 
 test-fast: $(DEV)
 	$(BIN)/pytest tests/test_*.py tests/unit tests/wire
+
+test-sglang: $(DEV) $(SGLANG_READY)
+	MILEPOST_SGLANG_PYTHON=$(CURDIR)/$(SGLANG)/bin/python \
+	  MILEPOST_SGLANG_OLD=$(CURDIR)/$(SGLANG)/old \
+	  $(BIN)/pytest tests/contract tests/sglang -k "not embedded"
 
 lint: $(DEV)
 	$(BIN)/ruff check
@@ -81,10 +105,23 @@ $(DEV): $(BASE)
 	@$(COMPILE)
 	@rm -f $(VENV)/.dev-* && touch $@
 
+$(SGLANG_READY):
+	@echo "installing SGLang for the CPU into $(SGLANG) (a few minutes the first time)"
+	rm -rf $(SGLANG)
+	$(PYTHON) -m venv $(SGLANG)
+	$(SGLANG_PIP) -r constraints/sglang.txt
+	$(SGLANG_PIP) sglang==$(SGLANG_VERSION) torchvision==0.28.0
+	@printenv DECLARED_OPS >> $$($(SGLANG)/bin/python -c 'import importlib.util; \
+	  print(importlib.util.find_spec("torchvision").submodule_search_locations[0])')/extension.py
+	$(SGLANG_PIP) ./tests/sglang/cpu
+	@rm -rf tests/sglang/cpu/build tests/sglang/cpu/*.egg-info
+	$(SGLANG_PIP) --target $(SGLANG)/old sglang==$(SGLANG_OLD_VERSION)
+	@touch $@
+
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "error: $(PYTHON) is missing or older than 3.11; name a newer one: make PYTHON=python3.12"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 
 clean:
-	rm -rf $(VENV) build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(SGLANG) build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -6,6 +6,7 @@ from typing import Final
 
 from milepost.supervisor.checks.check import Check, Checked, Note, Stage, Subject, run_checks
 from milepost.supervisor.checks.code import user_code_loads
+from milepost.supervisor.checks.engines import servers_are_told_once, servers_can_start
 from milepost.supervisor.checks.files import checkpoint_is_complete, prompts_are_readable
 from milepost.supervisor.checks.http import http_door_is_safe, http_key_is_readable
 from milepost.supervisor.checks.learning import (
@@ -72,6 +73,7 @@ CHECKS: Final = (
     Check("families, matchers and filters have names that exist", READING, parts_are_known),
     Check("devices have names that exist", READING, devices_are_named),
     Check("the HTTP door is open to agents and closed to others", READING, http_door_is_safe),
+    Check("engines that are servers are told things once", READING, servers_are_told_once),
     Check(
         "the evaluator has prompts of its own and something to do", READING, evaluation_is_possible
     ),
@@ -85,6 +87,7 @@ CHECKS: Final = (
     Check("the starting checkpoint is complete and of a known kind", FILES, checkpoint_is_complete),
     Check("the key of the HTTP door can be read", FILES, http_key_is_readable),
     Check("every line of the prompt files is a prompt", FILES, prompts_are_readable),
+    Check("the interpreter of SGLang exists", FILES, servers_can_start),
     Check("the sockets of every actor have paths that fit", FILES, sockets_fit),
     Check("tcp mailboxes are encrypted and ask for a key of the run", FILES, tcp_is_private),
     Check("tcp mailboxes have an address of this machine", FILES, host_is_ours),

@@ -5,6 +5,7 @@ server, and on a GPU:
 
     MILEPOST_SGLANG_PYTHON       interpreter with SGLang; unset: only the embedded engine is tried
     MILEPOST_SGLANG_OLD          folder with another release, put before the others on its path
+    MILEPOST_SGLANG_URL          a server that runs already, started as the first kind would be
     MILEPOST_ENGINE_DEVICE       cpu (default), cuda
     MILEPOST_SGLANG_OPTIONS      JSON: more options of the server
     MILEPOST_SGLANG_ENVIRONMENT  JSON: more variables of its environment
@@ -36,6 +37,7 @@ from milepost.actors.engine.interface import (
     OpenEpoch,
     Order,
     Outcome,
+    Progress,
     ScoreFinished,
     ScoreOrder,
     StageBucket,
@@ -50,6 +52,7 @@ from milepost.messages.shared import SamplingParams
 DEVICE = os.environ.get("MILEPOST_ENGINE_DEVICE", "cpu")
 PYTHON = os.environ.get("MILEPOST_SGLANG_PYTHON", "")
 OLD = os.environ.get("MILEPOST_SGLANG_OLD", "")
+URL = os.environ.get("MILEPOST_SGLANG_URL", "")
 DTYPE = "float32" if DEVICE == "cpu" else "bfloat16"
 CONTEXT = 256
 VOCABULARY = 96
@@ -67,6 +70,8 @@ def kinds() -> list[str]:
         found.append("sglang")
     if OLD:
         found.append("sglang-old")
+    if URL:
+        found.append("sglang-url")
     return found
 
 
@@ -109,6 +114,8 @@ def engine_config(kind: str, **sglang: Any) -> EngineConfig:
     environment = json.loads(os.environ.get("MILEPOST_SGLANG_ENVIRONMENT", "{}"))
     if kind == "sglang-old":
         environment["PYTHONPATH"] = OLD
+    if kind == "sglang-url":
+        sglang["urls"] = (URL,)
     return EngineConfig(
         kind="embedded" if kind == "embedded" else "sglang",
         device=DEVICE,
@@ -150,6 +157,7 @@ class Served:
         self.weights: Weights = {}
         self.failure = ""
         self._outcomes: dict[str, Outcome] = {}
+        self._progress: dict[str, list[NDArray[np.int32]]] = {}
         self._arrived = asyncio.Event()
         self._num_keys = 0
         self._loop = asyncio.get_running_loop()
@@ -163,6 +171,9 @@ class Served:
         assert event.key == OUTCOMES
         self.failure = event.error or self.failure
         for outcome in event.result if isinstance(event.result, tuple) else ():
+            if isinstance(outcome, Progress):
+                self._progress.setdefault(outcome.key, []).append(outcome.token_ids)
+                continue
             assert outcome.key not in self._outcomes, f"{outcome.key} was answered twice"
             self._outcomes[outcome.key] = outcome
         self._arrived.set()
@@ -179,6 +190,10 @@ class Served:
                 self._arrived.clear()
                 await self._arrived.wait()
         return self._outcomes.pop(key)
+
+    def told(self, key: str) -> list[NDArray[np.int32]]:
+        """What was streamed of a reply, piece by piece."""
+        return self._progress.pop(key, [])
 
     def order(self, order: Order) -> str:
         self.backend.order(order)
@@ -197,7 +212,9 @@ class Served:
         return outcome
 
     async def score(self, *rows: NDArray[np.int32]) -> ScoreFinished:
-        outcome = await self.outcome(self.order(ScoreOrder(self.key(), rows, 1.0, False)))
+        outcome = await self.outcome(
+            self.order(ScoreOrder(self.key(), rows, temperature=1.0, use_cache=False))
+        )
         assert isinstance(outcome, ScoreFinished), outcome
         return outcome
 
@@ -242,7 +259,7 @@ class Served:
     def expected(
         self, row: NDArray[np.int32], *, temperature: float = 1.0, weights: Weights | None = None
     ) -> NDArray[np.float32]:
-        """float32 [T, vocab] log-probs at each position by transformers, as the trainer has them."""
+        """float32 [T, vocab] log-probs at each position, by the modules the trainer uses."""
         used = self.weights if weights is None else weights
         model = reference(self.folder, self.config, used)
         with torch.inference_mode():
@@ -265,7 +282,7 @@ def reference(folder: Path, config: dict[str, Any], weights: Weights) -> Any:
         (place / "config.json").write_text(json.dumps(config))
         save_file(dict(weights), place / "model.safetensors", metadata={"format": "pt"})
         dtype: torch.dtype = getattr(torch, DTYPE)
-        model = transformers.AutoModelForCausalLM.from_pretrained(place, dtype=dtype)
+        model: Any = transformers.AutoModelForCausalLM.from_pretrained(place, dtype=dtype)
         _models[key] = model.to(DEVICE).eval()
     return _models[key]
 

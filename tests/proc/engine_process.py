@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 from unit.engine.kit import Weights, digest_of, tiny_config
@@ -46,13 +46,15 @@ class Scene:
 
     buses: dict[str, Bus]
     process: asyncio.subprocess.Process
+    folder: Path
+    ask_s: float = ASK_S
     facts: dict[str, Any] = field(default_factory=dict)
     heartbeats: list[Heartbeat] = field(default_factory=list)
     says_it_needs_weights: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def ask(self, source: str, message: Message) -> Message:
         """The engine's answer."""
-        asked = self.buses[source].ask(ENGINE, message, deadline_s=ASK_S)
+        asked = self.buses[source].ask(ENGINE, message, deadline_s=self.ask_s)
         return (await asked).message
 
     async def serve(self, name: str) -> None:
@@ -108,17 +110,32 @@ class Scene:
 
 
 @contextlib.asynccontextmanager
-async def engine_process(**config: Any) -> AsyncIterator[Scene]:
-    """Start the actor, greet it, and let it begin; kill it at the end."""
+async def engine_process(
+    model_config: dict[str, Any] | None = None,
+    *,
+    dtype: Literal["float32", "bfloat16"] = "float32",
+    context_tokens: int = 256,
+    ask_s: float = ASK_S,
+    **config: Any,
+) -> AsyncIterator[Scene]:
+    """Start the actor, greet it, and let it begin; kill it at the end.
+
+    Args:
+        model_config: `config.json`; the tiny one by default.
+        dtype: of the weights.
+        context_tokens: most tokens of a row.
+        ask_s: deadline of each question.
+        config: `[actors.engine]`.
+    """
     with tempfile.TemporaryDirectory(prefix="mp-") as name:
         folder = Path(name)
-        (folder / "config.json").write_text(json.dumps(tiny_config()))
+        (folder / "config.json").write_text(json.dumps(model_config or tiny_config()))
         addresses = {
             actor: Address(endpoint=f"ipc://{folder}/{actor}") for actor in (*PEERS, ENGINE)
         }
         topology = Topology(
             run=RunConfig(name="test", steps=1),
-            model=ModelConfig(path=name, context_tokens_max=256),
+            model=ModelConfig(path=name, dtype=dtype, context_tokens_max=context_tokens),
             actors=ActorsConfig(engine=EngineConfig(**config), publisher=PublisherConfig()),
         )
         child = ActorSpec(
@@ -134,7 +151,7 @@ async def engine_process(**config: Any) -> AsyncIterator[Scene]:
             sys.executable, "-P", "-m", "milepost.actors", "--spec", str(folder / "spec.json"),
             env={**os.environ, "OMP_NUM_THREADS": "1"},
         )  # fmt: skip
-        scene = Scene(buses, process)
+        scene = Scene(buses, process, folder, ask_s)
         tasks = [asyncio.create_task(scene.serve(peer)) for peer in PEERS]
         try:
             yield scene

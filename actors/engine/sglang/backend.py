@@ -27,6 +27,7 @@ from milepost.actors.engine.interface import (
     OpenEpoch,
     Order,
     Outcome,
+    Progress,
     Rejected,
     ScoreFinished,
     ScoreOrder,
@@ -47,6 +48,7 @@ from milepost.actors.engine.sglang.wire import (
     sampled,
     score_body,
     scored,
+    token_ids_of,
 )
 
 ABORT_AGAIN_S: Final = 0.2
@@ -90,7 +92,7 @@ class SGLangBackend:
         """Hand an order to a task of its own."""
         match order:
             case GenerateOrder():
-                self._spawn(self._generate(order), order.key)
+                self._take(order)
             case ScoreOrder():
                 self._spawn(self._score(order), order.key)
             case AbortOrder():
@@ -148,7 +150,7 @@ class SGLangBackend:
 
     # ---- requests ------------------------------------------------------------------------
 
-    async def _generate(self, order: GenerateOrder) -> None:
+    def _take(self, order: GenerateOrder) -> None:
         row, facts = order.token_ids, self.facts
         if reason := row_fault(row, facts.vocab_size) or self._unsupported(order):
             self._give(Rejected(order.key, reason))
@@ -159,11 +161,16 @@ class SGLangBackend:
             self._give(Rejected(order.key, reason))
             return
         flight = Flight(order, min(order.sampling.tokens_max, room))
+        # Known from here on, so that an abort that follows at once finds it.
         self._flights[order.key] = flight
+        self._spawn(self._generate(flight), order.key)
+
+    async def _generate(self, flight: Flight) -> None:
+        key = flight.order.key
         try:
-            outcome = await self._guarded(order.key, self._fly(flight))
+            outcome = await self._guarded(key, self._fly(flight))
         finally:
-            del self._flights[order.key]
+            del self._flights[key]
         if outcome is not None:
             self._give(outcome)
 
@@ -178,7 +185,7 @@ class SGLangBackend:
                 flight.name = self._name(order.key)
                 left = flight.tokens_max - flight.num_tokens
                 body = generate_body(order, flight.row, left, flight.name, self._manner())
-                answer = await self._client.post("/generate", body, deadline_s=None)
+                answer = await self._answer(flight, body)
                 if reason := refusal(answer):
                     return Rejected(order.key, reason)
                 part = sampled(answer, order.sampling)
@@ -186,6 +193,21 @@ class SGLangBackend:
                 self._count(part.cached_tokens, len(order.token_ids), len(part.token_ids))
                 self._drafts += part.drafts
         return flight.finished(self._started.shape.num_layers)
+
+    async def _answer(self, flight: Flight, body: dict[str, Any]) -> dict[str, Any]:
+        """The server's answer, whole; on the way, what is sampled goes to who wants to see it."""
+        if not flight.order.stream:
+            answer: dict[str, Any] = await self._client.post("/generate", body, deadline_s=None)
+            return answer
+        answer, told = {}, 0
+        async for answer in self._client.stream("/generate", body):
+            token_ids = token_ids_of(answer)[told:]
+            told += len(token_ids)
+            if len(token_ids):
+                self._give(Progress(flight.order.key, token_ids))
+        if not answer:
+            raise AnswerError("a streamed reply without a piece")
+        return answer
 
     async def _score(self, order: ScoreOrder) -> None:
         vocabulary, context = self.facts.vocab_size, self.facts.context_tokens
@@ -204,6 +226,7 @@ class SGLangBackend:
 
     async def _scored(self, order: ScoreOrder) -> Outcome:
         """All rows under one version: a publication in between starts it over."""
+        vocabulary = self.facts.vocab_size
         while True:
             async with self._switching.passing():
                 epoch, version = self._switching.epoch, self._switching.version
@@ -214,7 +237,9 @@ class SGLangBackend:
         for answer in answers:
             if reason := refusal(answer):
                 return Rejected(order.key, reason)
-        rows = tuple(scored(answer, row) for answer, row in zip(answers, order.rows, strict=True))
+        rows = tuple(
+            scored(answer, row, vocabulary) for answer, row in zip(answers, order.rows, strict=True)
+        )
         return ScoreFinished(order.key, rows, version)
 
     async def _guarded(self, key: str, asking: Coroutine[Any, Any, Outcome]) -> Outcome | None:
@@ -262,6 +287,14 @@ class SGLangBackend:
         )
 
     def _unsupported(self, order: GenerateOrder) -> str:
+        if (
+            order.sampling.min_p
+            and order.sampling.temperature
+            and self._started.config.deterministic
+        ):
+            return (
+                "SGLang cannot draw with min-p and a seed (it dies of it), leave deterministic out"
+            )
         if is_cut(order.sampling) and not self._capabilities.cut_logprobs:
             version = self._capabilities.version
             return f"SGLang {version} has no log-probs after top-p, top-k or min-p (0.5.21 has)"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from typing import Any, Final
 
 import aiohttp
@@ -11,6 +12,9 @@ BYTES_MAX: Final = 1 << 30
 """Of one answer."""
 CONNECT_S: Final = 10.0
 ERROR_CHARS: Final = 600
+LINE_BYTES: Final = 1 << 24
+"""Of one piece of a streamed answer: it repeats all log-probs before it."""
+JSON: Final = {"Content-Type": "application/json"}
 
 
 class ServerError(RuntimeError):
@@ -59,16 +63,40 @@ class Client:
         """As `post`, without a body."""
         return await self._ask("GET", door, None, deadline_s)
 
+    async def stream(self, door: str, body: object) -> AsyncIterator[Any]:
+        """The pieces of a streamed answer (server-sent events), each decoded; the last is whole.
+
+        Raises:
+            ServerError: an answer other than 200, or an error in the middle.
+            ServerGoneError: no answer, or it broke off.
+        """
+        data = orjson.dumps(body, option=orjson.OPT_SERIALIZE_NUMPY)
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S)
+        try:
+            async with self._session.post(
+                self.url + door, data=data, headers=JSON, timeout=timeout, read_bufsize=LINE_BYTES
+            ) as answer:
+                if answer.status != 200:
+                    raise ServerError(door, answer.status, _error_text(await answer.read()))
+                async for line in answer.content:
+                    text = line.removeprefix(b"data:").strip()
+                    if text and text != b"[DONE]":
+                        piece = orjson.loads(text)
+                        if "error" in piece:
+                            raise ServerError(door, 400, _error_text(text))
+                        yield piece
+        except (aiohttp.ClientError, OSError, ValueError) as error:
+            raise ServerGoneError(f"{self.url}{door}: {type(error).__name__}: {error}") from error
+
     async def close(self) -> None:
         """Close all connections; requests in flight fail."""
         await self._session.close()
 
     async def _ask(self, verb: str, door: str, data: bytes | None, deadline_s: float | None) -> Any:
         timeout = aiohttp.ClientTimeout(total=deadline_s, sock_connect=CONNECT_S)
-        headers = {"Content-Type": "application/json"}
         try:
             async with self._session.request(
-                verb, self.url + door, data=data, headers=headers, timeout=timeout
+                verb, self.url + door, data=data, headers=JSON, timeout=timeout
             ) as answer:
                 body = await answer.read()
                 status = answer.status

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
@@ -95,29 +96,46 @@ def start(folder: Path, config: EngineConfig, place: Place, needs: Needs) -> Sta
     """
     ours = config.sglang
     shape = read_shape(folder)
-    server = None
-    if ours.urls:
-        url = ours.urls[place.index].rstrip("/")
-    else:
-        options = server_options(
-            config, place, dtype=needs.dtype, context_tokens=needs.context_tokens
-        )
-        server = start_server(folder, config, options, place)
-        url = server.url
-    try:
+    with contextlib.ExitStack() as undo:
+        server = None
+        if ours.urls:
+            url = ours.urls[place.index].rstrip("/")
+        else:
+            options = server_options(
+                config, place, dtype=needs.dtype, context_tokens=needs.context_tokens
+            )
+            server = start_server(folder, config, options, place)
+            undo.callback(server.close)
+            url = server.url
         info = server_info(url)
         capabilities = capabilities_of(str(info["version"]))
         require(capabilities, pause=needs.pause, is_cut=needs.is_cut)
         if server is None:
             refuse_unfit(info, config, needs)
-    except BaseException:
-        if server is not None:
-            server.close()
-        raise
+        undo.pop_all()
+    return Started(
+        url=url,
+        server=server,
+        capabilities=capabilities,
+        config=ours,
+        facts=_facts(config, needs, shape, info, url),
+        shape=shape,
+        token=place.token,
+        ranks=int(info["tp_size"]) * int(info.get("pp_size", 1)),
+        data_ranks=int(info["dp_size"]),
+        staging_device=torch.device(ours.staging_device or _first_device(config, place)),
+        model=folder,
+        scratch=place.run_folder / "engines" / place.name / "weights",
+    )
+
+
+def _facts(
+    config: EngineConfig, needs: Needs, shape: ModelShape, info: dict[str, Any], url: str
+) -> EngineFacts:
     dtype: torch.dtype = getattr(torch, needs.dtype)
     manifest = Parameters(shape, dtype, torch.device("meta")).manifest
-    device = torch.device(ours.staging_device or _first_device(config, place))
-    facts = EngineFacts(
+    version = str(info["version"])
+    return EngineFacts(
         manifest=manifest,
         vocab_size=shape.vocab_size,
         context_tokens=needs.context_tokens,
@@ -127,26 +145,12 @@ def start(folder: Path, config: EngineConfig, place: Place, needs: Needs) -> Sta
             "dtype": needs.dtype,
             "device": config.device,
             "tensors": len(manifest),
-            "sglang": str(capabilities.version),
-            "tried": capabilities.tried,
+            "sglang": version,
+            "tried": capabilities_of(version).tried,
             "url": url,
-            "update": ours.update,
+            "update": config.sglang.update,
             "cache_tokens": info.get("max_total_num_tokens"),
         },
-    )
-    return Started(
-        url=url,
-        server=server,
-        capabilities=capabilities,
-        config=ours,
-        facts=facts,
-        shape=shape,
-        token=place.token,
-        ranks=int(info["tp_size"]) * int(info.get("pp_size", 1)),
-        data_ranks=int(info["dp_size"]),
-        staging_device=device,
-        model=folder,
-        scratch=place.run_folder / "engines" / place.name / "weights",
     )
 
 

@@ -115,16 +115,13 @@ def generate_body(
     if cut:
         body["return_sampling_mask"] = True
         body["sampling_logprobs_mode"] = "selected"
+    if order.stream:
+        body["stream"] = True
     if manner.routes:
         body["return_routed_experts"] = True
     if manner.ranks > 1:
-        body["routed_dp_rank"] = rank_of(order.session_id, manner.ranks)
+        body["routed_dp_rank"] = order.rank % manner.ranks
     return body
-
-
-def rank_of(session_id: str, ranks: int) -> int:
-    """The data-parallel rank that holds a session's prefixes; the same in every process."""
-    return sum(session_id.encode()) % ranks
 
 
 def sampled(answer: dict[str, Any], sampling: SamplingParams) -> Sampled:
@@ -162,6 +159,11 @@ def sampled(answer: dict[str, Any], sampling: SamplingParams) -> Sampled:
     )
 
 
+def token_ids_of(answer: dict[str, Any]) -> NDArray[np.int32]:
+    """int32 [N] sampled so far: every piece of a streamed answer holds all before it."""
+    return np.array(answer["output_ids"], np.int32)
+
+
 def score_body(order: ScoreOrder, name: str, prefixes: str) -> dict[str, Any]:
     """What `/generate` is asked to compute log-probs of whole rows."""
     return {
@@ -174,15 +176,18 @@ def score_body(order: ScoreOrder, name: str, prefixes: str) -> dict[str, Any]:
     }
 
 
-def scored(answer: dict[str, Any], row: NDArray[np.int32]) -> NDArray[np.float32]:
+def scored(answer: dict[str, Any], row: NDArray[np.int32], vocab_size: int) -> NDArray[np.float32]:
     """Float32 [T] log-probs of a row; position 0 is 0.
 
     Raises:
         AnswerError: they are of another row.
     """
     pairs = answer["meta_info"]["input_token_logprobs"]
-    found = [pair[1] for pair in pairs]
-    if found != row.tolist():
+    found = np.array([pair[1] for pair in pairs], np.int32)
+    # The server takes the vocabulary's last id for the mark of an image and tells it as 0; the
+    # log-prob beside it is the token's own.
+    told = np.where(row == vocab_size - 1, 0, row)
+    if not np.array_equal(found, told):
         raise AnswerError(f"log-probs of {len(found)} tokens for a row of {len(row)}, or of others")
     logprobs = np.array([0.0 if pair[0] is None else pair[0] for pair in pairs], np.float32)
     if not np.isfinite(logprobs).all():

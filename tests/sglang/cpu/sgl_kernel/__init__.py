@@ -52,7 +52,8 @@ def _shape_only(seeds: Tensor, _positions: Tensor, columns: Tensor) -> Tensor:
     return torch.empty((seeds.shape[0], columns.shape[0]), dtype=torch.uint32, device="meta")
 
 
-_library = torch.library.Library("sgl_kernel", "FRAGMENT")
+_make: Any = torch.library.Library
+_library: Any = _make("sgl_kernel", "FRAGMENT")
 _library.define("murmur_hash32_cpu(Tensor seed, Tensor positions, Tensor col_indices) -> Tensor")
 _library.impl("murmur_hash32_cpu", _murmur_hash, "CPU")
 _library.impl("murmur_hash32_cpu", _shape_only, "Meta")

@@ -141,6 +141,8 @@ def test_a_sound_topology_has_no_problem(document: dict[str, Any]) -> None:
         ("system.bus.window_messages=5000", "$.system.bus.window_messages", "overfill an inbox"),
         ("system.timeouts.heartbeat_s=2.9", "$.system.timeouts.heartbeat_s", "once a second"),
         ("actors.engine.device=gpu", "$.actors.engine.device", 'no device is called "gpu"'),
+        # engines that are servers
+        ("actors.engine.sglang.python=x", "$.actors.engine.sglang", "reads none of it"),
         # parts by name
         ("model.family=qwen4", "$.model.family", 'no chat-template family "qwen4"'),
         ("actors.session.matcher=strikt", "$.actors.session.matcher", 'no matcher "strikt"'),

@@ -1,0 +1,79 @@
+#!/usr/bin/env bash
+# A real SGLang engine on a GPU, on a machine that has torch but reaches no registry.
+#
+#     bash tests/gpu/sglang.sh WHEELS OUT PART...
+#
+# WHEELS: folder with wheels of what the machine lacks (pytest_asyncio, xxhash, ...). OUT: folder for
+# logs. Run in the repository's root, with PYTHONPATH naming SGLang and what it stands on. Parts:
+#
+#     contract   the suite that every kind of engine passes
+#     speed      tokens/s beside the bare server, publication pauses, memory, log-probs: JSON lines
+#     run        rollout, sessions, engine and trainer in one job on one GPU
+#     two        the same publication and run with the trainer on the second GPU, over NCCL
+set -u
+wheels=$1 out=$2; shift 2
+site=/tmp/milepost-site
+python3 -m pip install -q --no-index --no-deps --no-compile --no-cache-dir --upgrade --target $site "$wheels"/*.whl || exit 1
+python3 -m pip install -q --no-index --no-deps --no-build-isolation --no-compile --no-cache-dir --upgrade --target $site . || exit 1
+root=$PWD
+# SGLang's own packages first: what it pins is what it was seen working with.
+newest=/tmp/sg/site21:$PYTHONPATH
+server_environment=$(python3 - "$newest" <<'PY'
+import json, sys
+print(json.dumps({
+    "PYTHONPATH": sys.argv[1],
+    "SGLANG_IS_FLASHINFER_AVAILABLE": "false",
+    "TVM_FFI_CACHE_DIR": "/tmp/sg/jit",
+    "TVM_FFI_GPU_BACKEND": "cuda",
+    "SGLANG_JIT_CACHE_DIR": "/tmp/sg/jit21",
+    "SGLANG_SKIP_SGL_KERNEL_VERSION_CHECK": "1",
+    "SGLANG_UNIFIED_RADIX_TREE_CORE_BACKEND": "python",
+}))
+PY
+)
+export MILEPOST_SGLANG_PYTHON=$(command -v python3)
+export MILEPOST_SGLANG_ENVIRONMENT=$server_environment
+export MILEPOST_SGLANG_OPTIONS='{"attention-backend": "fa3", "disable-prefill-cuda-graph": true, "cuda-graph-max-bs-decode": 256}'
+export PYTHONPATH=$site:$PYTHONPATH:$root/tests OMP_NUM_THREADS=1 PYTHONUNBUFFERED=1
+export LD_LIBRARY_PATH=$(python3 -c 'import nvidia, pathlib; print(pathlib.Path(list(nvidia.__path__)[0]) / "cu13/lib")'):${LD_LIBRARY_PATH:-}
+# Keep what the machine keeps: see the notes on NVLink multicast.
+export NCCL_NVLS_ENABLE=0 TORCH_SYMM_MEM_DISABLE_MULTICAST=1 NVSHMEM_DISABLE_NVLS=1
+milepost() { python3 -P -c 'import sys; from milepost.launch.cli import main; sys.exit(main())' "$@"; }
+
+contract() {
+  MILEPOST_ENGINE_DEVICE=cuda timeout 280 python3 -P -m pytest -q -p no:cacheprovider -k sglang tests/contract 2>&1 |
+    tee "$out/contract.log" | tail -40
+}
+
+speed() {
+  timeout 290 python3 -P tests/gpu/sglang_speed.py 2>"$out/speed.err" | tee "$out/speed.jsonl"
+  tail -5 "$out/speed.err"
+}
+
+# The quick start's task with Qwen3-0.6B's layers, fresh weights: what is measured is the machinery.
+learn() {
+  name=$1; shift
+  cd /tmp
+  timeout 270 python3 -P "$root/tests/gpu/sglang_run.py" "/tmp/run-$name" "$@" > "$out/run-$name.log" 2>&1
+  echo "== run $name: exit $?"
+  tail -12 "$out/run-$name.log"
+  tail -25 "/tmp/run-$name/logs/engine-0.server.log" > "$out/run-$name.server.log" 2>/dev/null
+  cp "/tmp/run-$name/metrics.jsonl" "$out/run-$name.metrics.jsonl" 2>/dev/null
+  cd "$root"
+}
+
+run() { learn one --engine cuda:0 --trainer cuda:0 --update tensors; }
+
+two() {
+  MILEPOST_UPDATES=distributed MILEPOST_STAGING=cuda:1 timeout 200 python3 -P tests/gpu/sglang_speed.py publications \
+    2>"$out/two.err" | tee "$out/two.jsonl"
+  tail -5 "$out/two.err"
+  learn two --engine cuda:0 --trainer cuda:1 --update distributed
+}
+
+python3 -c 'import torch; print(torch.__version__, torch.cuda.device_count(), torch.cuda.get_device_name())'
+for part in "$@"; do
+  started=$SECONDS
+  "$part"
+  echo "== $part took $((SECONDS - started)) s"
+done

@@ -1,0 +1,125 @@
+"""One job with an SGLang engine and an FSDP trainer on GPUs, and its figures as JSON lines.
+
+    python -P tests/gpu/sglang_run.py RUN --engine cuda:0 --trainer cuda:1 --update distributed
+
+The quick start's task with the layers of Qwen3-0.6B and fresh weights: replies are noise, so what
+is measured is the machinery: steps, publications, memory, and whether both sides compute the same.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+from milepost.launch.cli import main as milepost
+
+LAYERS = {
+    "hidden": 1024,
+    "layers": 28,
+    "heads": 16,
+    "kv_heads": 8,
+    "head": 128,
+    "feed_forward": 3072,
+    "context_tokens_max": 2048,
+}
+SMALL = {"head": 64, "kv_heads": 1, "heads": 2}
+
+
+def settings(arguments: argparse.Namespace) -> dict[str, Any]:
+    """What differs from the quick start."""
+    small = arguments.small
+    staging = arguments.trainer if arguments.update == "distributed" and not small else ""
+    options = json.loads(os.environ.get("MILEPOST_SGLANG_OPTIONS", "{}"))
+    return {
+        "run.steps": 3 if small else 12,
+        "model.made_by": "",
+        "model.create": "milepost.configs.recipes.lookup.model:create",
+        "model.create_options": SMALL if small else LAYERS,
+        "model.dtype": "float32" if small else "bfloat16",
+        "model.context_tokens_max": 256 if small else 1024,
+        "algorithm.prompts_per_step": 4 if small else 16,
+        "guard.batches_without_spread_max": 0,
+        "limits.reply_tokens_max": 24 if small else 256,
+        "limits.tokens_max": 256 if small else 1024,
+        "actors.rollout.trajectories_in_flight_max": 64 if small else 256,
+        "actors.engine.kind": "sglang",
+        "actors.engine.device": "cpu" if small else arguments.engine,
+        "actors.engine.running_max": 64 if small else 256,
+        "actors.engine.slots": 64 if small else 256,
+        "actors.engine.sglang.python": os.environ["MILEPOST_SGLANG_PYTHON"],
+        "actors.engine.sglang.update": arguments.update,
+        "actors.engine.sglang.staging_device": staging,
+        "actors.engine.sglang.options": options,
+        "actors.engine.sglang.environment": json.loads(
+            os.environ.get("MILEPOST_SGLANG_ENVIRONMENT", "{}")
+        ),
+        "actors.trainer.device": "cpu" if small else arguments.trainer,
+        "actors.trainer.lr": 1e-5,
+        "actors.trainer.microbatch_tokens_max": 8192,
+        "actors.publisher.canary_difference_max": 1e-4 if small else 0.5,
+    }
+
+
+def toml(value: Any) -> str:
+    """A value as `--set` reads it."""
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{json.dumps(k)} = {toml(v)}" for k, v in value.items()) + "}"
+    return json.dumps(value)
+
+
+def watch_memory(peaks: list[int], stop: threading.Event) -> None:
+    """Highest memory of each GPU, looked at every half second."""
+    command = ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits"]
+    while not stop.wait(0.5):
+        used = [int(line) for line in subprocess.check_output(command, text=True).split()]
+        peaks[:] = [max(pair) for pair in zip(used, peaks or [0] * len(used), strict=True)]
+
+
+def report(folder: Path, peaks: list[int]) -> None:
+    """Steps and publications out of metrics.jsonl."""
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    for source in ("trainer-0", "publisher"):
+        own = [row for row in rows if row.get("source") == source]
+        names = sorted({name for row in own for name in row if "/" in name})
+        figures = {}
+        for name in names:
+            values = [row[name] for row in own if isinstance(row.get(name), int | float)][2:]
+            if values:
+                figures[name] = round(sum(values) / len(values), 6)
+        print(json.dumps({"source": source, "rows": len(own), "means": figures}))  # noqa: T201
+    print(json.dumps({"peak_memory_mb": peaks}))  # noqa: T201
+
+
+def main() -> int:
+    """Run, then report."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--engine", default="cuda:0")
+    parser.add_argument("--trainer", default="cuda:0")
+    parser.add_argument("--update", default="tensors")
+    parser.add_argument("--small", action="store_true")
+    arguments = parser.parse_args()
+    words = ["run", "lookup", "--plain", "--out", str(arguments.folder)]
+    for name, value in settings(arguments).items():
+        words += ["--set", f"{name}={toml(value)}"]
+    peaks: list[int] = []
+    stop = threading.Event()
+    watcher = threading.Thread(target=watch_memory, args=(peaks, stop))
+    if not arguments.small:
+        watcher.start()
+    try:
+        code = milepost(words)
+    finally:
+        stop.set()
+    report(arguments.folder, peaks)
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

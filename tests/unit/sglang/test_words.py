@@ -1,0 +1,233 @@
+"""The server's words, without a server: what is asked, what an answer means, what a release can."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from milepost.actors.engine.interface import GenerateOrder, ScoreOrder
+from milepost.actors.engine.sglang.capabilities import (
+    UnsupportedServerError,
+    capabilities_of,
+    require,
+)
+from milepost.actors.engine.sglang.flights import Flight
+from milepost.actors.engine.sglang.wire import (
+    AnswerError,
+    Manner,
+    generate_body,
+    refusal,
+    sampled,
+    score_body,
+    scored,
+)
+from milepost.configs.sglang import command_line, option_faults
+from milepost.messages.engine import PauseMode
+from milepost.messages.shared import FinishReason, SamplingParams, VersionSpan
+
+MANNER = Manner(prefixes="t/3", seeded=False, routes=False, ranks=1, vocab_size=96)
+
+
+def order(rank: int = 0, *, stream: bool = False, **sampling: Any) -> GenerateOrder:
+    row = np.array([1, 2, 3], np.int32)
+    return GenerateOrder("k", "s", row, SamplingParams(**sampling), stream=stream, rank=rank)
+
+
+def answer(num_tokens: int, end: str = "length", **meta: Any) -> dict[str, Any]:
+    ids = list(range(10, 10 + num_tokens))
+    return {
+        "output_ids": ids,
+        "meta_info": {
+            "finish_reason": {"type": end},
+            "prompt_tokens": 3,
+            "cached_tokens": 2,
+            "output_token_logprobs": [[-0.5, token, None] for token in ids],
+            **meta,
+        },
+    }
+
+
+def body_of(asked: GenerateOrder, manner: Manner = MANNER) -> dict[str, Any]:
+    return generate_body(asked, asked.token_ids, 7, "name", manner)
+
+
+def test_a_plain_request_asks_for_log_probs_and_nothing_it_does_not_need() -> None:
+    body = body_of(order(stop_token_ids=(5,), seed=9))
+    assert body["rid"] == "name"
+    assert body["return_logprob"] is True
+    assert body["extra_key"] == "t/3"
+    params = body["sampling_params"]
+    assert params["max_new_tokens"] == 7
+    assert params["stop_token_ids"] == [5]
+    assert params["top_k"] == -1
+    assert "sampling_seed" not in params, "a seed without effect"
+    extras = {"return_sampling_mask", "routed_dp_rank", "stream", "return_routed_experts"}
+    assert not body.keys() & extras
+
+
+def test_what_is_wanted_beside_is_asked_for() -> None:
+    manner = Manner("t/3", seeded=True, routes=True, ranks=2, vocab_size=96)
+    body = body_of(order(3, stream=True, top_p=0.5, seed=(1 << 64) - 1, top_logprobs=2), manner)
+    assert body["stream"] is True
+    assert body["routed_dp_rank"] == 1
+    assert body["return_routed_experts"] is True
+    assert body["top_logprobs_num"] == 2
+    assert body["sampling_logprobs_mode"] == "selected"
+    assert body["sampling_params"]["top_k"] == 96, "the server needs a bound on what a cut leaves"
+    assert 0 <= body["sampling_params"]["sampling_seed"] < 1 << 63
+
+
+def test_greedy_is_no_cut() -> None:
+    assert "return_sampling_mask" not in body_of(order(temperature=0.0, top_p=0.5))
+
+
+def test_an_answer_is_read_whole() -> None:
+    spans = [{"version": "4", "start": 0, "end": 1}, {"version": "5", "start": 1, "end": 3}]
+    part = sampled(answer(3, weight_versions=spans), SamplingParams())
+    assert part.token_ids.tolist() == [10, 11, 12]
+    assert part.token_ids.dtype == np.int32
+    assert part.logprobs.dtype == np.float32
+    assert part.spans == (
+        VersionSpan(start=0, end=1, version=4),
+        VersionSpan(start=1, end=3, version=5),
+    )
+    assert part.cached_tokens == 2
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"output_token_logprobs": [[-0.5, 10, None]]}, "3 tokens, 1 log-probs"),
+        ({"output_token_logprobs": [[-0.5, token, None] for token in (1, 2, 3)]}, "other tokens"),
+        (
+            {"output_token_logprobs": [[float("nan"), token, None] for token in (10, 11, 12)]},
+            "not finite",
+        ),
+        ({"weight_versions": [{"version": "default", "start": 0, "end": 3}]}, "nobody published"),
+        ({"finish_reason": {"type": "new"}}, "ended by 'new'"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_an_answer_that_is_not_what_was_asked_for_is_refused(
+    change: dict[str, Any], told: str
+) -> None:
+    """Training on it would be training on a trajectory that the policy never produced."""
+    with pytest.raises(AnswerError, match=told):
+        sampled(answer(3, **change), SamplingParams())
+
+
+def test_a_cut_takes_the_log_probs_of_what_is_left() -> None:
+    sampling = SamplingParams(top_k=4)
+    part = sampled(answer(2, output_token_sampling_logprobs=[-0.1, -0.2]), sampling)
+    assert part.logprobs.tolist() == [np.float32(-0.1), np.float32(-0.2)]
+    with pytest.raises(AnswerError, match="0 log-probs of 2 tokens after the cut"):
+        sampled(answer(2), sampling)
+
+
+def test_an_abort_of_the_servers_own_is_a_refusal_and_ours_is_not() -> None:
+    theirs = {"type": "abort", "message": "too long", "status_code": 400}
+    assert refusal(answer(0, finish_reason=theirs)) == "too long"
+    assert refusal(answer(0, finish_reason={"type": "abort", "status_code": None})) == ""
+
+
+def test_scores_are_of_the_row_that_was_asked_for() -> None:
+    row = np.array([7, 95, 9], np.int32)
+    asked = ScoreOrder("k", (row,), temperature=1.0, use_cache=False)
+    assert score_body(asked, "n", "p")["input_ids"] == [[7, 95, 9]]
+    # The vocabulary's last id comes back as 0: see `scored`.
+    pairs = [[None, 7, None], [-1.0, 0, None], [-2.0, 9, None]]
+    found = scored({"meta_info": {"input_token_logprobs": pairs}}, row, 96)
+    assert found.tolist() == [0, -1, -2]
+    with pytest.raises(AnswerError, match="or of others"):
+        scored({"meta_info": {"input_token_logprobs": pairs}}, row, 200)
+
+
+def test_a_split_reply_is_joined_with_its_versions() -> None:
+    """A release without spans: ended at a publication, asked for again, one reply in the end."""
+    flight = Flight(order(), tokens_max=5)
+    flight.split = True
+    first = sampled(answer(2, "abort"), SamplingParams())
+    assert not flight.take(first, 4, has_spans=False)
+    assert flight.row.tolist() == [1, 2, 3, 10, 11]
+    assert flight.take(sampled(answer(3), SamplingParams()), 5, has_spans=False)
+    reply = flight.finished(1)
+    assert reply.token_ids.tolist() == [10, 11, 10, 11, 12]
+    assert [(span.start, span.end, span.version) for span in reply.spans] == [(0, 2, 4), (2, 5, 5)]
+    assert reply.finish_reason is FinishReason.LENGTH
+    assert reply.cached_tokens == 2
+
+
+def test_an_abort_that_somebody_asked_for_ends_a_split_reply() -> None:
+    flight = Flight(order(), tokens_max=5)
+    flight.split = flight.aborted = True
+    assert flight.take(sampled(answer(2, "abort"), SamplingParams()), 4, has_spans=False)
+    assert flight.finished(1).finish_reason is FinishReason.ABORT
+
+
+def test_a_reply_that_was_ended_before_its_first_token_is_an_empty_one() -> None:
+    flight = Flight(order(), tokens_max=5)
+    reply = flight.finished(1)
+    assert len(reply.token_ids) == len(reply.logprobs) == 0
+    assert reply.spans == ()
+    assert reply.finish_reason is FinishReason.ABORT
+
+
+def test_spans_that_leave_tokens_out_are_refused() -> None:
+    spans = [{"version": "4", "start": 1, "end": 3}]
+    part = sampled(answer(3, weight_versions=spans), SamplingParams())
+    with pytest.raises(AnswerError, match="do not cover 3 tokens"):
+        Flight(order(), tokens_max=5).take(part, 4, has_spans=True)
+
+
+def test_routes_of_a_split_reply_are_each_parts_own() -> None:
+    import base64
+
+    def routes(rows: int, value: int) -> str:
+        return base64.b64encode(np.full((rows, 4), value, np.int32).tobytes()).decode()
+
+    flight = Flight(order(), tokens_max=5)
+    flight.split = True
+    first = answer(2, "abort", routed_experts=routes(4, 1))
+    flight.take(sampled(first, SamplingParams()), 4, has_spans=False)
+    second = answer(2, routed_experts=routes(6, 2), prompt_tokens=5)
+    flight.take(sampled(second, SamplingParams()), 5, has_spans=False)
+    found = flight.finished(2).routes
+    assert found is not None
+    assert found.shape == (6, 2, 2)
+    assert found[:4].max() == 1
+    assert found[4:].min() == 2
+
+
+@pytest.mark.parametrize(
+    ("version", "spans", "retracts", "in_place"),
+    [
+        ("0.5.17", False, False, False),
+        ("0.5.20", True, False, True),
+        ("0.5.21", True, True, True),
+        ("0.6.0", True, True, True),
+    ],
+)
+def test_releases_differ(version: str, *, spans: bool, retracts: bool, in_place: bool) -> None:
+    found = capabilities_of(version)
+    assert found.spans is spans
+    assert found.lives_through(PauseMode.RETRACT) is retracts
+    assert found.lives_through(PauseMode.IN_PLACE) is in_place
+
+
+def test_a_release_that_lacks_what_is_needed_is_refused_with_all_that_is_missing() -> None:
+    with pytest.raises(UnsupportedServerError, match=r"in_place.*, and log-probs of cut"):
+        require(capabilities_of("0.5.17"), pause="in_place", is_cut=True)
+    require(capabilities_of("0.5.21"), pause="in_place", is_cut=True)
+    with pytest.raises(UnsupportedServerError, match=r"0\.5\.9 lacks"):
+        capabilities_of("0.5.9")
+    with pytest.raises(UnsupportedServerError, match="calls its version 'x'"):
+        capabilities_of("x")
+
+
+def test_options_become_words() -> None:
+    options = {"b": True, "a": 2, "c": ["x", "y"], "d": {"k": 1}}
+    assert command_line(options) == ["--a", "2", "--b", "--c", "x", "y", "--d", '{"k": 1}']
+    faults = option_faults({"port": 1, "tp_size": 2, "x": False, "--y": 1, "z": None, "fine": 1})
+    assert set(faults) == {"port", "tp_size", "x", "--y", "z"}

@@ -1,0 +1,57 @@
+"""What is refused of an engine that is a server, before anything starts."""
+
+from __future__ import annotations
+
+import pytest
+from unit.supervisor.checks.test_reading import GRPO, problems
+
+SERVER = "actors.engine.kind=sglang"
+TABLE = "actors.engine.sglang"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "where", "told"),
+    [
+        ([f"{TABLE}.options={{port = 1}}"], "options", "option port"),
+        ([f"{TABLE}.options={{tp_size = 2}}"], "options", "option tp_size"),
+        ([f"{TABLE}.options={{enable-metrics = false}}"], "options", "option enable-metrics"),
+        ([f"{TABLE}.urls=['http://127.0.0.1:1','http://127.0.0.1:2']"], "urls", "2 servers for 1"),
+        ([f"{TABLE}.urls=['http://10.0.0.1:1']"], "urls", "not a server of this host"),
+        ([f"{TABLE}.urls=['http://127.0.0.1']"], "urls", "not a server of this host"),
+        ([f"{TABLE}.urls=['http://127.0.0.1:1']", f"{TABLE}.python=p"], "python", "somebody else"),
+        (
+            [f"{TABLE}.update=distributed", "actors.engine.device=cuda:0"],
+            "staging_device",
+            "no two ranks",
+        ),
+        ([f"{TABLE}.update=disk", f"{TABLE}.staging_device=cpu"], "staging_device", "nowhere else"),
+    ],
+    ids=lambda value: value[0] if isinstance(value, list) else "",
+)
+def test_a_server_that_is_told_two_things_is_refused(
+    overrides: list[str], where: str, told: str
+) -> None:
+    """Each of these would start a server that does something else than the topology says."""
+    found = problems(GRPO, SERVER, *overrides)
+    assert [problem.where for problem in found] == [f"$.{TABLE}.{where}"]
+    assert told in found[0].what
+    assert found[0].remedy
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        [],
+        [f"{TABLE}.options={{tp-size = 2, enable-metrics = true}}"],
+        [f"{TABLE}.urls=['http://127.0.0.1:30000/']"],
+        [f"{TABLE}.update=distributed"],
+        [
+            f"{TABLE}.update=distributed",
+            "actors.engine.device=cuda:0",
+            f"{TABLE}.staging_device=cuda:1",
+        ],
+    ],
+    ids=str,
+)
+def test_what_a_server_may_be_told_is_left_alone(overrides: list[str]) -> None:
+    assert problems(GRPO, SERVER, *overrides) == []
