@@ -94,7 +94,7 @@ def module_name(name: str) -> str:
 def usage() -> str:
     """The page of `milepost --help`: one line for each command, read without importing it."""
     lines = ["usage: milepost COMMAND ...", ""]
-    lines += [f"  {name:<14}{summary(name)}" for name in command_names()]
+    lines += [f"  {name:<16}{summary(name)}" for name in command_names()]
     lines += [
         "",
         "milepost COMMAND --help says more. Exit codes: 0 done, 1 failed, 2 refused before",

@@ -28,10 +28,19 @@ class Target(Struct, frozen=True):
     """One thing to load."""
 
     kind: Literal[
-        "agent", "prompts", "reward", "matcher", "leaves", "filter", "create", "core", "device"
+        "agent",
+        "prompts",
+        "reward",
+        "matcher",
+        "leaves",
+        "filter",
+        "create",
+        "core",
+        "device",
+        "template",
     ]
     path: str
-    """`module:name`, or a device."""
+    """`module:name`, a device, or a model's folder."""
     where: str
     options: dict[str, Any] = {}
 
@@ -77,6 +86,9 @@ def look_at(target: Target) -> Iterator[Fault]:
     """Everything that is wrong with one target."""
     if target.kind == "device":
         yield from _device(target.path)
+        return
+    if target.kind == "template":
+        yield from _template(target)
         return
     try:
         found = resolve(target.path)
@@ -203,6 +215,15 @@ def _device(device: str) -> Iterator[Fault]:
     index = int(device.partition(":")[2] or 0)
     if index >= count:
         yield Fault(f'device "{device}": this machine has {count} CUDA devices', 'set "cpu"')
+
+
+def _template(target: Target) -> Iterator[Fault]:
+    report: Any = import_module("milepost.actors.session.text.report").report
+    folder, family = Path(target.path).expanduser(), target.options["family"]
+    found = report(folder, family, target.options["options"])
+    for what in [found["error"]] if "error" in found else found["faults"][:1]:
+        remedy = f"see `milepost check-template --tokenizer {folder} --family {family}`"
+        yield Fault(f"family {family} does not fit the chat template: {what}", remedy)
 
 
 if __name__ == "__main__":

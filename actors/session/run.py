@@ -12,14 +12,12 @@ from milepost.actors.session.assembly import RowRules
 from milepost.actors.session.core import SessionCore
 from milepost.actors.session.desk import Desk
 from milepost.actors.session.engines import EnginePool
-from milepost.actors.session.families import make_family
 from milepost.actors.session.history import LinearHistory
 from milepost.actors.session.leaves import LeafRules
 from milepost.actors.session.matchers import resolve_matcher
 from milepost.actors.session.record import LinearRecord
-from milepost.actors.session.text.rendering import Renderer
-from milepost.actors.session.text.template import load_template
-from milepost.actors.session.text.tokenizer import load_tokenizer
+from milepost.actors.session.text.proof import make_renderer, prove
+from milepost.actors.session.text.template import RenderFailed
 from milepost.actors.session.tree import TreeRecord
 from milepost.actors.session.work import TextWork
 
@@ -29,6 +27,7 @@ if TYPE_CHECKING:
     from milepost.actors.context import ActorContext
     from milepost.actors.effects import Work
     from milepost.actors.session.record import Record
+    from milepost.actors.session.text.rendering import Renderer
     from milepost.configs.actors import SessionConfig
     from milepost.configs.run import ModelConfig
 
@@ -124,11 +123,7 @@ def load_renderer(model: ModelConfig, config: SessionConfig) -> Renderer:
     Raises:
         As `run`.
     """
-    folder = Path(model.path)
-    tokenizer = load_tokenizer(folder)
-    template = load_template(
-        folder, named_tokens=tokenizer.named_tokens, options=config.template_options
-    )
-    renderer = Renderer(tokenizer, template, make_family(model.family, tokenizer))
-    renderer.check()
+    renderer = make_renderer(Path(model.path), model.family, config.template_options)
+    if faults := [each for each in prove(renderer) if each.is_fault]:
+        raise RenderFailed(f"family {model.family} does not fit the chat template: {faults[0]}")
     return renderer

@@ -343,7 +343,7 @@ class Turns:
             stopped=reply.finish_reason is FinishReason.STOP,
             prompt_tail=flight.piece.tail,
             turn=flight.plan.base_turns,
-            tools=bool(flight.plan.tools),
+            tools=flight.plan.tools,
         )
         if (done := self.desk.try_inline(work)) is not None:
             return self._commit(session, flight, done, now_s)

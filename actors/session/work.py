@@ -62,7 +62,7 @@ class ReadReply(Work):
     stopped: bool
     prompt_tail: str
     turn: int
-    tools: bool
+    tools: list[dict[str, Any]]
 
     def is_small(self) -> bool:
         """Worth no thread."""

@@ -94,7 +94,7 @@ CHECKS: Final = (
     Check("disk, memory, shared memory and open files suffice", FILES, machine_has_room),
     # the user's own code, in a process of its own
     Check(
-        "agent, prompts, reward, filters and devices load and fit their calls",
+        "agent, prompts, reward, filters, devices and the chat template load and fit their calls",
         CODE,
         user_code_loads,
     ),

@@ -1,4 +1,4 @@
-"""Checks of the user's own code, loaded in a process of its own.
+"""Checks of the user's own code and chat template, loaded in a process of its own.
 
 The supervisor never imports it: an agent may import torch, end the process, or hang, and none of
 that may happen to the process that watches all others.
@@ -18,6 +18,7 @@ import msgspec
 
 from milepost.configs.actors import SessionConfig
 from milepost.configs.problem import Problem
+from milepost.configs.run import ModelConfig
 from milepost.configs.topology import Topology
 from milepost.supervisor.checks.check import Finding, Subject
 from milepost.supervisor.checks.parts import (
@@ -63,6 +64,9 @@ def targets_of(topology: Topology) -> tuple[Target, ...]:
         found.append(Target("create", model.create, "$.model.create"))
     if actors.session is not None:
         found += _session_targets(actors.session)
+    if model is not None and actors.session is not None and _has_template(model):
+        options = {"family": model.family, "options": actors.session.template_options}
+        found.append(Target("template", model.path, "$.model.family", options))
     if actors.buffer is not None:
         found += [
             Target("filter", path, f"$.actors.buffer.filters[{index}]")
@@ -75,6 +79,12 @@ def targets_of(topology: Topology) -> tuple[Target, ...]:
         if config is not None and config.device != "cpu":
             found.append(Target("device", config.device, f"$.actors.{table}.device"))
     return tuple(found)
+
+
+def _has_template(model: ModelConfig) -> bool:
+    """A model that a recipe makes is proven when the session actor starts."""
+    folder = Path(model.path).expanduser()
+    return bool(model.path) and (folder / "tokenizer.json").is_file()
 
 
 def _session_targets(session: SessionConfig) -> Iterator[Target]:

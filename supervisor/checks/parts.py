@@ -11,7 +11,20 @@ from milepost.configs.suggest import did_you_mean
 from milepost.supervisor.checks.check import Finding, Note, Subject
 
 # The registries lie in actors, beside code that the supervisor must not load; a test compares.
-FAMILIES: Final = ("default", "qwen3")
+FAMILIES: Final = (
+    "deepseek_v3.2",
+    "deepseek_v4",
+    "default",
+    "glm",
+    "gpt_oss",
+    "kimi_k2.5",
+    "llama3",
+    "minimax_m2.5",
+    "nemotron3",
+    "qwen3",
+    "qwen3.5",
+    "qwen3_thinking",
+)
 MATCHERS: Final = ("loose_tool_call", "role_content_only", "strict")
 LEAF_PICKERS: Final = ("drop_retries", "keep_all")
 LEAF_POST_PROCESSORS: Final = ("train_once",)

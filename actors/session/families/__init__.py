@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from difflib import get_close_matches
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from milepost.actors.session.families.base import (
@@ -13,8 +14,9 @@ from milepost.actors.session.families.base import (
     Seam,
     UnknownFamily,
 )
+from milepost.actors.session.families.declared import Declared
 from milepost.actors.session.families.default import Default
-from milepost.actors.session.families.qwen3 import Qwen3
+from milepost.actors.session.families.table import DECLARATIONS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,7 +34,10 @@ __all__ = [
     "make_family",
 ]
 
-FAMILIES: Final[dict[str, Callable[[Tokenizer], Family]]] = {"default": Default, "qwen3": Qwen3}
+FAMILIES: Final[dict[str, Callable[[Tokenizer], Family]]] = {
+    "default": Default,
+    **{name: partial(Declared, each) for name, each in DECLARATIONS.items()},
+}
 
 
 def make_family(name: str, tokenizer: Tokenizer) -> Family:

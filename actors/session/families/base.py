@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from milepost.messages.shared import ChatMessage, ToolCall
 
@@ -68,8 +68,8 @@ class Family(Protocol):
         ...
 
     @property
-    def verified(self) -> bool:
-        """Whether tests run on the vendor's own tokenizer and template."""
+    def verified(self) -> str:
+        """What of the vendor's own files tests run on; empty: none."""
         ...
 
     @property
@@ -98,6 +98,21 @@ class Family(Protocol):
         ...
 
     @property
+    def arguments_as_objects(self) -> bool:
+        """Whether the template takes the arguments of a call as an object, not as JSON text."""
+        ...
+
+    @property
+    def template_options(self) -> dict[str, Any]:
+        """Variables of the template that the family fixes."""
+        ...
+
+    @property
+    def bundled_template(self) -> str:
+        """File of a template to use where the model's folder has none; empty: there is none."""
+        ...
+
+    @property
     def delta_takes_tools(self) -> bool:
         """Whether the dummy base is rendered with the conversation's tools."""
         ...
@@ -114,13 +129,15 @@ class Family(Protocol):
         """
         ...
 
-    def reply_parser(self, prompt_tail: str, *, turn: int, tools: bool) -> ReplyParser:
+    def reply_parser(
+        self, prompt_tail: str, *, turn: int, tools: Sequence[Mapping[str, Any]]
+    ) -> ReplyParser:
         """A fresh parser.
 
         Args:
             prompt_tail: the end of the prompt's text; it may have opened a reasoning block.
             turn: number of the reply in its conversation; makes the ids of its calls unique.
-            tools: whether calls are looked for.
+            tools: of the conversation; without any, no calls are looked for.
         """
         ...
 

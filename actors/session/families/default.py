@@ -10,15 +10,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from milepost.actors.session.families.base import ReplyParser, Seam, UnknownFamily
-from milepost.actors.session.families.chatml import ALL_ROLES, parse_json_call
-from milepost.actors.session.families.markup import MarkupParser
-from milepost.actors.session.text.template import RenderFailed
+from milepost.actors.session.families.calls import CallContext, json_call
+from milepost.actors.session.families.declared import ALL_ROLES, markup, rendered_spans
+from milepost.actors.session.families.markup import THINK_OPEN
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from milepost.actors.session.text.tokenizer import Tokenizer
-    from milepost.messages.shared import ChatMessage, ToolCall
+    from milepost.messages.shared import ChatMessage
 
 
 class Default:
@@ -29,12 +29,14 @@ class Default:
     """
 
     name = "default"
-    verified = False
+    verified = ""
     appended_roles = ALL_ROLES
     trim_max = 0
     trailing_token_ids: frozenset[int] = frozenset()
     assistant_opener = ""
     delta_takes_tools = True
+    arguments_as_objects = False
+    bundled_template = ""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         stop = tokenizer.named_tokens.get("eos_token")
@@ -44,6 +46,7 @@ class Default:
                 "family default ends a reply at `eos_token`, which tokenizer_config.json "
                 f"{'does not name' if stop is None else f'names as {stop!r}, no token of its own'}"
             )
+        self.template_options: dict[str, Any] = {}
         self._stop = stop
         self.stop_token_ids: tuple[int, ...] = (stop_id,)
 
@@ -65,14 +68,12 @@ class Default:
             reply,
         ]
 
-    def reply_parser(self, prompt_tail: str, *, turn: int, tools: bool) -> ReplyParser:
+    def reply_parser(
+        self, prompt_tail: str, *, turn: int, tools: Sequence[Mapping[str, Any]]
+    ) -> ReplyParser:
         """Reasoning and calls in the commonest markup."""
-
-        def parse(body: str, index: int) -> ToolCall | None:
-            return parse_json_call(body, f"call_{turn}_{index}")
-
-        thinking = prompt_tail.rstrip().endswith("<think>")
-        return MarkupParser(parse, thinking=thinking, calls=tools)
+        thinking = prompt_tail.rstrip().endswith(THINK_OPEN)
+        return markup(json_call)(CallContext(turn, tools), thinking)
 
     def assistant_spans(
         self,
@@ -81,18 +82,4 @@ class Default:
         render: Callable[[Sequence[ChatMessage], bool], str],
     ) -> list[tuple[int, int]]:
         """Found by rendering the conversation up to each reply, which must only ever append."""
-        spans = []
-        for index, message in enumerate(messages):
-            if message["role"] != "assistant":
-                continue
-            prompt = render(messages[:index], True)  # noqa: FBT003
-            through = render(messages[: index + 1], False)  # noqa: FBT003
-            end = through.rfind(self._stop, len(prompt)) + len(self._stop)
-            if not (text.startswith(through) and through.startswith(prompt)) or end < len(prompt):
-                raise RenderFailed(
-                    f"message {index} is not rendered the same with and without what follows it, "
-                    f"or does not end with {self._stop!r}; mark what the assistant produces with "
-                    "{% generation %} in the template"
-                )
-            spans.append((len(prompt), end))
-        return spans
+        return rendered_spans(text, messages, render, (self._stop,))

@@ -1,6 +1,7 @@
 """Streaming parser for replies with tagged reasoning and tool calls.
 
-Reads `<think> reasoning </think> content <tool_call> call </tool_call> ...`. One state machine
+Reads `<think> reasoning </think> content <tool_call> call </tool_call> ...`, with a family's own
+tags around calls. One state machine
 serves the streamed and the whole reply: a whole reply is one piece. Only text that nothing later
 can turn into markup is given out, the rest is held back: where the pieces are cut changes nothing.
 
@@ -26,8 +27,7 @@ if TYPE_CHECKING:
 
 THINK_OPEN = "<think>"
 THINK_CLOSE = "</think>"
-CALL_OPEN = "<tool_call>"
-CALL_CLOSE = "</tool_call>"
+CALL_TAGS = ("<tool_call>", "</tool_call>")
 
 
 class _Mode(Enum):
@@ -41,20 +41,24 @@ class MarkupParser:
     """See the module's rules.
 
     Args:
-        parse_call: makes a call of the text between the tags and its number in the reply; None
+        read_calls: makes calls of the text between the tags, given how many came before; None
             when the text is malformed.
         thinking: the prompt already opened the reasoning block.
         calls: whether tool calls are looked for.
+        call_tags: what opens and closes a block of calls; each begins with its only "<".
     """
 
     def __init__(
         self,
-        parse_call: Callable[[str, int], ToolCall | None],
+        read_calls: Callable[[str, int], tuple[ToolCall, ...] | None],
         *,
         thinking: bool,
         calls: bool,
+        call_tags: tuple[str, str] = CALL_TAGS,
     ) -> None:
-        self._parse_call = parse_call
+        self._read_calls = read_calls
+        self._call_open, self._call_close = call_tags
+        assert all(tag.rfind("<") == 0 for tag in call_tags), f"tags {call_tags} need one <"
         self._looks_for_calls = calls
         self._mode = _Mode.REASONING if thinking else _Mode.START
         self._held = ""
@@ -135,12 +139,12 @@ class MarkupParser:
             self._give_content(text)
             self._held = ""
             return False
-        opened = text.find(CALL_OPEN)
+        opened = text.find(self._call_open)
         if opened < 0 and final:
             self._give_content("" if self._after_call and not text.strip() else text)
             self._held = ""
             return False
-        solid = text[: opened if opened >= 0 else _tag_begins(text, CALL_OPEN)].rstrip("\n")
+        solid = text[: opened if opened >= 0 else _tag_begins(text, self._call_open)].rstrip("\n")
         if self._after_call and not solid.strip():
             solid = ""
         self._give_content(solid)
@@ -152,21 +156,21 @@ class MarkupParser:
 
     def _read_call(self, final: bool) -> bool:  # noqa: FBT001
         # The blank text before the tag is still held: a malformed call gives it back.
-        opened = self._held.index(CALL_OPEN)
-        close = self._held.find(CALL_CLOSE, opened)
+        opened = self._held.index(self._call_open)
+        close = self._held.find(self._call_close, opened)
         if close < 0:
             if final:
                 self._give_content(self._held)
                 self._held = ""
             return False
-        end = close + len(CALL_CLOSE)
-        body = self._held[opened + len(CALL_OPEN) : close]
-        call = self._parse_call(body, len(self._calls))
-        if call is None:
+        end = close + len(self._call_close)
+        body = self._held[opened + len(self._call_open) : close]
+        calls = self._read_calls(body, len(self._calls))
+        if calls is None:
             self._give_content(self._held[:end])
         else:
-            self._calls.append(call)
-            self._deltas.append(ReplyDelta(tool_calls=(call,)))
+            self._calls += calls
+            self._deltas.append(ReplyDelta(tool_calls=calls))
             self._after_call = True
         self._held = self._held[end:]
         self._mode = _Mode.CONTENT

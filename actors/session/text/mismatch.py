@@ -127,12 +127,17 @@ def _opens_reply(
     return tokenizer.decode([before, *content[:HEAD_TOKENS]]).startswith(opener)
 
 
-def _shown(text: str, other: str) -> str:
-    """`text` from a little before its first difference to `other`."""
-    place = next(
+def first_place(text: str, other: str) -> int:
+    """Where two texts differ first; the length of the shorter one when it begins the other."""
+    return next(
         (at for at, (a, b) in enumerate(zip(text, other, strict=False)) if a != b),
         min(len(text), len(other)),
     )
+
+
+def _shown(text: str, other: str) -> str:
+    """`text` from a little before its first difference to `other`."""
+    place = first_place(text, other)
     start = max(0, place - SHOWN_CHARS // 3)
     cut = text[start : start + SHOWN_CHARS]
     return f"{'...' if start else ''}{cut!r}{'...' if start + SHOWN_CHARS < len(text) else ''}"

@@ -103,16 +103,24 @@ class Renderer:
             RenderFailed: the template refuses the messages, or renders the base differently when
                 something follows it.
         """
-        base, messages, tools = msgspec.json.decode(text)
-        if base is None:
-            written = self.template.render(messages, tools, generate=True)
-        else:
-            written = self._delta_text(base, messages, tools)
+        _, messages, _ = msgspec.json.decode(text)
+        written = self.text(text)
         token_ids, starts = self.tokenizer.encode_with_starts(written)
         provenance = mark_tokens(starts, find_contents(written, messages))
         token_ids.flags.writeable = False
         provenance.flags.writeable = False
         return Piece(token_ids, provenance, written[-TAIL_CHARS:])
+
+    def text(self, text: bytes) -> str:
+        """What `first` or `delta` named, as text.
+
+        Raises:
+            RenderFailed: as `render`.
+        """
+        base, messages, tools = msgspec.json.decode(text)
+        if base is None:
+            return self.template.render(messages, tools, generate=True)
+        return self._delta_text(base, messages, tools)
 
     def check(self) -> None:
         """Prove on a small conversation that the template only appends, with every role.

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from milepost.messages.shared import ChatMessage
 
 TEMPLATE_FILE = "chat_template.jinja"
+BUNDLED: Final = Path(__file__).parents[1] / "families"
+"""For families whose vendor publishes no template."""
 OPEN_MARK: Final = "\ue0f0"
 CLOSE_MARK: Final = "\ue0f1"
 """Private-use characters around generation blocks while their places are looked for."""
@@ -46,6 +48,10 @@ TEMPLATE_FAULTS: Final = (
 
 class RenderFailed(ValueError):
     """The template refuses the conversation, or renders what cannot be used; says which and why."""
+
+
+class TemplateRaised(RenderFailed):
+    """The template itself refuses the conversation, on purpose."""
 
 
 class ChatTemplate:
@@ -66,7 +72,9 @@ class ChatTemplate:
         *,
         named_tokens: Mapping[str, str] | None = None,
         options: Mapping[str, Any] | None = None,
+        arguments_as_objects: bool = False,
     ) -> None:
+        self._arguments_as_objects = arguments_as_objects
         if "default" not in sources:
             raise RenderFailed(f"no chat template named default, there are {sorted(sources)}")
         self._sources = dict(sources)
@@ -133,6 +141,8 @@ class ChatTemplate:
         generate: bool,
     ) -> str:
         template = compiled["default"]
+        if self._arguments_as_objects:
+            messages = [_with_objects(message) for message in messages]
         if tools:
             template = compiled.get("tool_use", template)
         try:
@@ -143,6 +153,8 @@ class ChatTemplate:
                 add_generation_prompt=generate,
                 **self._variables,
             )
+        except _Refused as error:
+            raise TemplateRaised(f"the chat template raised {error}") from error
         except TEMPLATE_FAULTS as error:
             raise RenderFailed(f"the chat template raised {_told(error)}") from error
 
@@ -157,9 +169,21 @@ class ChatTemplate:
 
 
 def load_template(
-    folder: Path, *, named_tokens: Mapping[str, str], options: Mapping[str, Any] | None = None
+    folder: Path,
+    *,
+    named_tokens: Mapping[str, str],
+    options: Mapping[str, Any] | None = None,
+    arguments_as_objects: bool = False,
+    bundled: str = "",
 ) -> ChatTemplate:
     """Read chat_template.jinja, or the `chat_template` of tokenizer_config.json.
+
+    Args:
+        folder: of the model.
+        named_tokens: variables of the template.
+        options: more variables.
+        arguments_as_objects: whether it takes the arguments of a call as an object.
+        bundled: template that comes with Milepost, used where the folder has none; or empty.
 
     Raises:
         RenderFailed: neither is there, or it does not compile.
@@ -174,12 +198,45 @@ def load_template(
             sources["default"] = written
         elif isinstance(written, list):
             sources = {entry["name"]: entry["template"] for entry in written}
+        elif bundled:
+            sources["default"] = (BUNDLED / bundled).read_text(encoding="utf-8")
     if not sources:
         raise RenderFailed(
             f"no chat template in {folder}: neither {TEMPLATE_FILE} nor "
             f"`chat_template` in {CONFIG_FILE}"
         )
-    return ChatTemplate(sources, named_tokens=named_tokens, options=options)
+    return ChatTemplate(
+        sources,
+        named_tokens=named_tokens,
+        options=options,
+        arguments_as_objects=arguments_as_objects,
+    )
+
+
+def _with_objects(message: ChatMessage) -> ChatMessage:
+    """The message, its calls' arguments read; those that are no JSON object stay as they are."""
+    if not (calls := message.get("tool_calls")):
+        return message
+    return {**message, "tool_calls": [_with_object(call) for call in calls]}
+
+
+def _with_object(call: dict[str, Any]) -> dict[str, Any]:
+    function = call.get("function", call)
+    arguments = function.get("arguments")
+    if not isinstance(arguments, str):
+        return call
+    try:
+        read = json.loads(arguments)
+    except ValueError:
+        return call
+    if not isinstance(read, dict):
+        return call
+    function = {**function, "arguments": read}
+    return {**call, "function": function} if "function" in call else function
+
+
+class _Refused(jinja2.TemplateError):
+    """What `raise_exception` in a template raises."""
 
 
 class _GenerationBlocks(jinja2.ext.Extension):
@@ -222,7 +279,7 @@ def _clock() -> Callable[[str], str]:
 
 
 def _raise_exception(message: str) -> NoReturn:
-    raise jinja2.TemplateError(message)
+    raise _Refused(message)
 
 
 def _tojson(

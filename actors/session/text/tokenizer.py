@@ -27,6 +27,7 @@ class Tokenizer:
         content_hash: xxh3-128 hex of the bytes of tokenizer.json.
         special_ids: ids of all tokens marked special.
         special_tokens: their texts, by id.
+        added_tokens: ids of all tokens that were added to the vocabulary, special or not, by text.
         named_tokens: `bos_token`, `eos_token`, ... as the chat template sees them.
         vocabulary_size: ids are below it; the added tokens are counted.
     """
@@ -44,6 +45,10 @@ class Tokenizer:
             token_id: token.content
             for token_id, token in backend.get_added_tokens_decoder().items()
             if token.special
+        }
+        self.added_tokens = {
+            token.content: token_id
+            for token_id, token in backend.get_added_tokens_decoder().items()
         }
         self.special_ids = frozenset(self.special_tokens)
         self.vocabulary_size = backend.get_vocab_size(with_added_tokens=True)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import tokenizers
 from tokenizers import AddedToken, models
-from unit.session.kit import renderer
+from unit.session.kit import LOOKUP, renderer
 
 from milepost.actors.session.families import Seam, UnknownFamily, make_family
 from milepost.actors.session.text.tokenizer import Tokenizer
@@ -91,7 +91,7 @@ def test_the_prompt_s_end_says_whether_reasoning_is_open(
     tail: str, expected: tuple[str, str]
 ) -> None:
     """A thinking template opens the block itself, and the reply only closes it."""
-    reader = renderer().family.reply_parser(tail, turn=0, tools=False)
+    reader = renderer().family.reply_parser(tail, turn=0, tools=[])
     reader.feed("hm</think>kai")
     reader.finish()
     assert (reader.reply().content, reader.reply().reasoning) == expected
@@ -102,7 +102,7 @@ def test_calls_of_a_conversation_never_share_an_id() -> None:
     said = '<tool_call>{"name": "f", "arguments": {}}</tool_call>' * 2
     seen = []
     for turn in range(3):
-        reader = renderer().family.reply_parser("", turn=turn, tools=True)
+        reader = renderer().family.reply_parser("", turn=turn, tools=[LOOKUP])
         reader.feed(said)
         reader.finish()
         seen += [call.call_id for call in reader.reply().tool_calls]

