@@ -14,6 +14,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from importlib import import_module
 from itertools import islice
+from pathlib import Path
 from typing import Any, Final, Literal
 
 import msgspec

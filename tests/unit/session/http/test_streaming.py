@@ -7,7 +7,7 @@ import random
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from unit.session.kit import CALL_TEXT, STOP, renderer
+from unit.session.kit import CALL_TEXT, LOOKUP, STOP, renderer
 
 from milepost.actors.session.families import ReplyDelta
 from milepost.actors.session.http.door import merged
@@ -26,12 +26,12 @@ TEXTS = [
 def stream_of(text: str) -> tuple[ReplyStream, list[int]]:
     made = renderer()
     token_ids = made.tokenizer.encode(text + STOP).tolist()
-    parser = made.family.reply_parser("", turn=0, tools=True)
+    parser = made.family.reply_parser("", turn=0, tools=[LOOKUP])
     return ReplyStream(made.tokenizer.decode, parser, made.family.stop_token_ids), token_ids
 
 
 def whole(text: str) -> object:
-    parser = renderer().family.reply_parser("", turn=0, tools=True)
+    parser = renderer().family.reply_parser("", turn=0, tools=[LOOKUP])
     parser.feed(text)
     parser.finish()
     return parser.reply()
