@@ -31,7 +31,7 @@ from milepost.actors.effects import (
     WorkDone,
 )
 from milepost.actors.stacks import all_stacks
-from milepost.actors.vitals import Vitals
+from milepost.actors.vitals import Vitals, for_people
 from milepost.messages.bus import Unanswered as NoAnswer
 from milepost.messages.bus import Undelivered
 from milepost.messages.supervisor import (
@@ -289,7 +289,11 @@ class Shell:
         return Heartbeat(
             actor=self._context.name,
             state="running" if self._begun else "ready",
-            working_on=self._core.working_on() if self._begun else "waits for begin",
+            working_on=(
+                for_people(self._core.working_on(), self._loop.time())
+                if self._begun
+                else "waits for begin"
+            ),
             progress=self._num_events,
             statistics={
                 **self._vitals.read(),

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 import time
 from pathlib import Path
+from typing import Final
 
+_SINCE: Final = re.compile(r"\bsince (\d+\.\d)\b")
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
@@ -28,6 +31,25 @@ class Vitals:
             "cpu_s": round(cpu_s, 3),
             "uptime_s": round(now_s - self._started_s, 1),
         }
+
+
+def for_people(words: str, clock_s: float) -> str:
+    """What a core says, with times that a person can read.
+
+    Args:
+        words: a core's `working_on`; its `since 15801.7` is on the event loop's clock.
+        clock_s: that clock now.
+
+    Returns:
+        The words with the time of day and the age: `since 14:05:31 (2.5 s)`.
+    """
+    now_s = time.time()
+
+    def told(found: re.Match[str]) -> str:
+        age_s = max(0.0, clock_s - float(found[1]))
+        return f"since {time.strftime('%H:%M:%S', time.localtime(now_s - age_s))} ({age_s:.1f} s)"
+
+    return _SINCE.sub(told, words)
 
 
 def _resident_bytes() -> int:

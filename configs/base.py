@@ -10,6 +10,8 @@ Positive: TypeAlias = Annotated[int, Meta(ge=1)]
 NonNegative: TypeAlias = Annotated[int, Meta(ge=0)]
 PositiveFloat: TypeAlias = Annotated[float, Meta(gt=0)]
 NonNegativeFloat: TypeAlias = Annotated[float, Meta(ge=0)]
+FileName: TypeAlias = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$", max_length=64)]
+"""Letters, digits, `_`, `-` and dots: it becomes part of a path."""
 Fraction: TypeAlias = Annotated[float, Meta(ge=0, le=1)]
 
 

@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from milepost.configs.base import (
     Config,
+    FileName,
     Fraction,
     NonNegative,
     NonNegativeFloat,
@@ -25,7 +26,8 @@ class Mode(StrEnum):
 class RunConfig(Config, kw_only=True):
     """`[run]`"""
 
-    name: str
+    name: FileName
+    """Of its folder under runs/, with the time behind it."""
     seed: NonNegative = 0
     """Reaches every random choice of the run, but none of the recipe in `model.made_by`: runs that
     differ in their seed start from the same weights, so that they can be compared."""
@@ -58,7 +60,8 @@ class DataConfig(Config, kw_only=True):
     """`[data]`"""
 
     prompts: str
-    """`FILE.jsonl[@[a:b]]`, or `module:function(split, seed, options)` yielding prompts."""
+    """`FILE.jsonl[@[a:b]]`, seen from where the run is started (not from the topology's folder), or
+    `module:function(split, seed, options)` yielding prompts."""
     held_out_prompts: str = ""
     """Where the evaluator's prompts come from, in the same two forms. Empty: `prompts` with split
     `held_out`, which only a function can serve."""

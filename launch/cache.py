@@ -15,7 +15,12 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
+from msgspec.structs import replace
+
 from milepost.configs.dump import topology_hash
+from milepost.configs.load import load_topology
+from milepost.configs.problem import ConfigError
+from milepost.configs.run import ModelConfig
 from milepost.configs.topology import Topology
 
 SOURCES: Final = ("*.py", "*.jinja")
@@ -25,6 +30,27 @@ def cached_folder(recipe: str, topology: Topology) -> Path:
     """Where the checkpoint of this recipe is kept, or will be."""
     root = os.environ.get("MILEPOST_CACHE", "") or Path.home() / ".cache" / "milepost"
     return Path(root) / "checkpoints" / f"{Path(recipe).stem}-{recipe_key(topology)}"
+
+
+def with_cached(topology: Topology) -> Topology:
+    """The topology with `model.path` set where the checkpoint that it wants made is kept already.
+
+    A recipe that cannot be read is left to the checks, which name it.
+    """
+    model = topology.model
+    if model is None or model.path or not model.made_by:
+        return topology
+    try:
+        kept = cached_folder(model.made_by, load_topology(model.made_by))
+    except ConfigError:
+        return topology
+    return with_checkpoint(topology, model, kept) if kept.is_dir() else topology
+
+
+def with_checkpoint(topology: Topology, model: ModelConfig, folder: Path) -> Topology:
+    """The topology whose model lies in this folder."""
+    found = replace(model, path=str(folder), made_by="", create="", create_options={})
+    return replace(topology, model=found)
 
 
 def recipe_key(topology: Topology) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import io
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -33,6 +34,7 @@ class CommandModule(Protocol):
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; the return value is the exit code of the process."""
     words = list(sys.argv[1:] if argv is None else argv)
+    _write_what_the_terminal_can()
     if not words or words[0] in {"--help", "-h", "help"}:
         print(usage())
         return Exit.DONE if words else Exit.REFUSED
@@ -45,6 +47,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     if name not in command_names():
         return _unknown(name)
     return run_command(name, rest)
+
+
+def _write_what_the_terminal_can() -> None:
+    """Under `LC_ALL=C` a bar of the curve must become a question mark, not the end of a run."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
 
 
 def run_command(name: str, words: Sequence[str]) -> int:

@@ -11,7 +11,6 @@ from itertools import count, islice
 from pathlib import Path
 from typing import Final
 
-import msgspec
 import orjson
 import uvloop
 
@@ -19,7 +18,7 @@ from milepost.configs.load import load_topology
 from milepost.configs.run import ModelConfig
 from milepost.configs.seeds import derive_seed
 from milepost.configs.topology import Topology
-from milepost.launch.cache import cached_folder, keep
+from milepost.launch.cache import cached_folder, keep, with_cached, with_checkpoint
 from milepost.launch.checking import last_line, lines_of, note_lines
 from milepost.launch.display import open_display
 from milepost.launch.exits import Exit
@@ -40,7 +39,7 @@ from milepost.supervisor.checks import (
 )
 from milepost.supervisor.display import Display
 from milepost.supervisor.folder import FolderInUse
-from milepost.supervisor.outcome import Outcome
+from milepost.supervisor.outcome import Outcome, RunStatus
 from milepost.supervisor.run import supervise
 
 RUNS: Final = Path("runs")
@@ -90,13 +89,16 @@ def run_topology(topology: Topology, options: Options) -> Exit:
     folder = options.resume or options.out or new_folder(topology.run.name)
     if options.resume is not None:
         put_back(folder)
+    if (cached := with_cached(topology)) is not topology and cached.model and topology.model:
+        options.say(f"starting checkpoint of `{topology.model.made_by}`: {cached.model.path}")
+        topology = cached
     subject = Subject(topology, Machine.look(folder), folder, resuming=options.resume is not None)
     if not holds(CHECKS, subject, options):
         return Exit.REFUSED
     # Without a checkpoint a run that was stopped goes on from where it began: step 0.
     resume_step = (last_checkpoint(folder) or 0) if subject.resuming else None
     if topology.model is not None and not topology.model.path:
-        resolved = with_checkpoint(topology, topology.model, folder, options)
+        resolved = make_checkpoint(topology, topology.model, folder, options)
         if isinstance(resolved, Exit):
             return resolved
         topology = resolved
@@ -139,7 +141,7 @@ def unused(folder: Path) -> Path:
     return next(path for path in (folder, *islice(numbered, SAME_SECOND_MAX)) if not path.exists())
 
 
-def with_checkpoint(
+def make_checkpoint(
     topology: Topology, model: ModelConfig, folder: Path, options: Options
 ) -> Topology | Exit:
     """The topology with `model.path` set; or how the run ended that should have made it.
@@ -157,18 +159,14 @@ def with_checkpoint(
         seed = derive_seed(topology.run.seed, "model", "create")
         log = folder / "logs" / "create.log"
         write_fresh(model, path, seed, log, topology.system.timeouts.ready_s)
-    resolved = msgspec.structs.replace(
-        model, path=str(path), made_by="", create="", create_options={}
-    )
-    return msgspec.structs.replace(topology, model=resolved)
+    return with_checkpoint(topology, model, path)
 
 
 def made_by(recipe: str, folder: Path, options: Options) -> Path | Exit:
     """The checkpoint that `recipe` makes, from the cache or made now; or how that ended."""
     warm_up = load_topology(recipe)
     kept = cached_folder(recipe, warm_up)
-    if kept.is_dir():
-        options.say(f"starting checkpoint of `{recipe}`: {kept}")
+    if kept.is_dir():  # another run was faster since this one looked
         return kept
     options.say(
         f"no starting checkpoint yet: `{recipe}` makes it now, in {warm_up.run.steps} steps"
@@ -211,3 +209,5 @@ def report(folder: Path, options: Options) -> None:
     options.say("")
     for line in report_lines(folder):
         options.say(line)
+    if orjson.loads((folder / "summary.json").read_bytes())["status"] == RunStatus.STOPPED:
+        options.say(f"\nto go on from its last checkpoint: milepost run --resume {folder}")

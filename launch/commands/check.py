@@ -11,6 +11,7 @@ import argparse
 from pathlib import Path
 
 from milepost.configs.problem import ConfigError
+from milepost.launch.cache import with_cached
 from milepost.launch.checking import as_json, last_line, lines_of, unread
 from milepost.launch.exits import Exit
 from milepost.launch.topologies import add_topology_arguments, topology_of
@@ -31,7 +32,8 @@ def run(arguments: argparse.Namespace) -> int:
     except ConfigError as error:
         results += unread(error.problems)
     else:
-        for checked in run_checks(CHECKS, Subject(topology, Machine.look(Path()))):
+        subject = Subject(with_cached(topology), Machine.look(Path()))
+        for checked in run_checks(CHECKS, subject):
             results.append(checked)
             if not arguments.json:
                 print("\n".join(lines_of(checked)), flush=True)

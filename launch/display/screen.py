@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from milepost.launch.display.progress import Progress
-from milepost.launch.display.words import flow, results, seconds
+from milepost.launch.display.words import freshness, results, seconds, speed
 from milepost.messages.supervisor import EventReported, Snapshot
 
 FRAME_S: Final = 0.5
@@ -57,9 +57,9 @@ def _body(progress: Progress) -> list[Text]:
     if words:
         curve = Text(progress.sparkline(CURVE_CHARS), style="cyan")
         lines.append(Text.assemble((words, "bold"), "   ", curve))
-    if words := "   ".join(flow(progress)):
-        lines.append(Text(words, overflow="ellipsis", no_wrap=True))
-    return lines
+    # Two lines: together they are wider than the 80 columns of a plain terminal.
+    parts = ("   ".join(part) for part in (speed(progress), freshness(progress)))
+    return lines + [Text(words, overflow="ellipsis", no_wrap=True) for words in parts if words]
 
 
 def _events(progress: Progress) -> list[Text]:

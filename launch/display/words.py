@@ -19,7 +19,8 @@ def seconds(value: float) -> str:
 
 def plain_line(progress: Progress) -> str:
     """One line for one step."""
-    words = [f"step {progress.step}/{progress.steps}", *results(progress), *flow(progress)]
+    words = [f"step {progress.step}/{progress.steps}", *results(progress)]
+    words += [*speed(progress), *freshness(progress)]
     if progress.left_s is not None:
         words.append(f"{seconds(progress.left_s)} left")
     return "  ".join(words)
@@ -37,8 +38,8 @@ def results(progress: Progress) -> Iterator[str]:
         yield f"loss {progress.loss:.3f}"
 
 
-def flow(progress: Progress) -> Iterator[str]:
-    """How well the system does."""
+def speed(progress: Progress) -> Iterator[str]:
+    """How fast the two sides are."""
     speeds = [
         f"{name} {value:,.0f}"
         for name, value in (
@@ -49,6 +50,10 @@ def flow(progress: Progress) -> Iterator[str]:
     ]
     if speeds:
         yield "tokens/s " + ", ".join(speeds)
+
+
+def freshness(progress: Progress) -> Iterator[str]:
+    """How old what is trained is."""
     if progress.queue is not None:
         yield f"queue {progress.queue}"
     if progress.staleness is not None:

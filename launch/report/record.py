@@ -42,13 +42,14 @@ class Record(Struct, frozen=True, kw_only=True):
 
     @property
     def before(self) -> Evaluation | None:
-        """The first evaluation, if there are two."""
-        return self.evaluations[0] if len(self.evaluations) > 1 else None
+        """The evaluation of version 0, before anything was trained, if there is one."""
+        return next((each for each in self.evaluations if each.version == 0), None)
 
     @property
     def after(self) -> Evaluation | None:
-        """The last evaluation, if there is one."""
-        return self.evaluations[-1] if self.evaluations else None
+        """The last evaluation of a version that was trained, if there is one."""
+        trained = (each for each in reversed(self.evaluations) if each.version > 0)
+        return next(trained, None)
 
     @property
     def is_supervised(self) -> bool:

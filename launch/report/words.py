@@ -26,25 +26,25 @@ class Row(Struct, frozen=True):
 
 def table(record: Record) -> list[Row]:
     """Success and reward on held-out prompts, before and after; empty without an evaluation."""
-    before, after = record.before, record.after
-    if after is None:
-        return []
     rows: list[Row] = []
     for way in ("sampled", "greedy"):
-        old, new = _score(before, way), _score(after, way)
-        if new is None:
-            continue
-        rows.append(Row(f"solved, {way}", old.success if old else None, new.success))
+        old, new = _score(record.before, way), _score(record.after, way)
+        rows.append(Row(f"solved, {way}", _success(old), _success(new)))
+        was, now = (score.success_by_category if score else {} for score in (old, new))
         rows += [
-            Row(category, _of(old, category), value, indented=True)
-            for category, value in sorted(new.success_by_category.items())
+            Row(category, was.get(category), now.get(category), indented=True)
+            for category in sorted({*was, *now})
         ]
-        rows.append(Row(f"reward, {way}", old.reward if old else None, new.reward))
-    return [row for row in rows if row.after is not None]
+        rows.append(Row(f"reward, {way}", _reward(old), _reward(new)))
+    return [row for row in rows if row.before is not None or row.after is not None]
 
 
-def _of(score: Score | None, category: str) -> float | None:
-    return score.success_by_category.get(category) if score else None
+def _success(score: Score | None) -> float | None:
+    return score.success if score else None
+
+
+def _reward(score: Score | None) -> float | None:
+    return score.reward if score else None
 
 
 def _score(evaluation: Evaluation | None, way: str) -> Score | None:
@@ -53,10 +53,16 @@ def _score(evaluation: Evaluation | None, way: str) -> Score | None:
     return evaluation.sampled if way == "sampled" else evaluation.greedy
 
 
-def num_prompts(record: Record) -> int:
-    """Episodes of the last evaluation, under one way of choosing tokens."""
-    scores = [_score(record.after, way) for way in ("sampled", "greedy")]
-    return max((score.num_episodes for score in scores if score), default=0)
+def num_prompts(record: Record) -> str:
+    """Prompts of the evaluations: `256`; where they differ, `32 before, 256 after`."""
+    counts = {
+        when: max(score.num_episodes for score in (evaluation.sampled, evaluation.greedy) if score)
+        for when, evaluation in (("before", record.before), ("after", record.after))
+        if evaluation is not None and (evaluation.sampled or evaluation.greedy)
+    }
+    if len(set(counts.values())) == 1:
+        return str(next(iter(counts.values())))
+    return ", ".join(f"{count} {when}" for when, count in counts.items())
 
 
 def unscored(record: Record) -> str:

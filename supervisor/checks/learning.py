@@ -87,6 +87,10 @@ def optimizer_can_step(subject: Subject) -> Iterator[Finding]:
             what = f"{name} = {value}: a moving average that never moves"
             yield Problem(what, f"$.actors.trainer.{name}", "set less than 1")
     algorithm, run = subject.topology.algorithm, subject.topology.run
+    if algorithm.estimator != "sft" and trainer.publish_every_steps >= run.steps:
+        every = trainer.publish_every_steps
+        text = f"{every} of {run.steps} steps, so all data is sampled from the starting weights"
+        yield Note(text, "$.actors.trainer.publish_every_steps")
     yield from _schedule(trainer, run.steps * algorithm.minibatches_per_step)
 
 

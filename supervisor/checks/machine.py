@@ -133,13 +133,18 @@ def trackers_are_installed(subject: Subject) -> Iterator[Finding]:
 def folder_is_ready(subject: Subject) -> Iterator[Finding]:
     """Two runs that write into one folder; a first checkpoint with no place to go."""
     folder = subject.run_folder
+    if folder is not None and folder.exists() and not folder.is_dir():
+        yield Problem("this is a file, and a run writes a folder", str(folder), "choose --out")
+        return
     if not subject.machine.writable:
         yield Problem("no permission to write", str(folder or Path().absolute()), "choose --out")
     if folder is None:
         return
     used = folder.is_dir() and any(folder.iterdir())
     if used and not subject.resuming:
-        remedy = f"choose another --out, or go on with --resume {folder}"
+        holds_run = (folder / "topology.toml").is_file()
+        go_on = f", or go on with --resume {folder}" if holds_run else ""
+        remedy = f"choose another --out{go_on}"
         yield Problem("the run folder is not empty", str(folder), remedy)
 
 

@@ -13,7 +13,7 @@ EVALUATION: Final = "evaluation"
 
 
 class Scores:
-    """Collects evaluations; the first is `before`, the last `after`."""
+    """Collects evaluations; that of version 0 is `before`, the last later one `after`."""
 
     def __init__(self) -> None:
         self._all: list[dict[str, Any]] = []
@@ -30,10 +30,12 @@ class Scores:
             self._all.append(dict(event.values))
 
     def summary(self) -> dict[str, Any]:
-        """`before`, `after` (None while there are not two evaluations) and `all`."""
+        """`before` (of version 0) and `after` training, each None without one; `all`."""
+        untrained = [each for each in self._all if each["version"] == 0]
+        trained = [each for each in self._all if each["version"] > 0]
         return {
-            "before": self._all[0] if self._all else None,
-            "after": self._all[-1] if len(self._all) > 1 else None,
+            "before": untrained[-1] if untrained else None,
+            "after": trained[-1] if trained else None,
             "all": self._all,
         }
 

@@ -118,13 +118,22 @@ def test_false_stands_for_no_such_actor() -> None:
     ]
 
 
+@pytest.mark.parametrize("name", ["../../x", "a/b", "", "-x", "..", "two words", "n" * 65])
+def test_a_run_s_name_cannot_lead_out_of_the_folder_of_runs(name: str) -> None:
+    (problem,) = problems_of({**SMALLEST, "run": {**SMALLEST["run"], "name": name}})
+    assert "$.run.name" in problem
+
+
 FULL: dict[str, Any] = {
-    "run": {"name": 'a "quoted" \\ name\n\x7f\x01 é 名', "steps": 3, "mode": "sync", "seed": 2**62},
+    "run": {"name": "full", "steps": 3, "mode": "sync", "seed": 2**62},
     "model": {
         "path": "/models/x",
         "create_options": {"d": 64, "deep": {"list": [1, [2.5], {"a": 1}]}},
     },
-    "data": {"prompts": "p.jsonl@[0:10]", "options": {"odd key.with dot": True, "": "empty"}},
+    "data": {
+        "prompts": "p.jsonl@[0:10]",
+        "options": {"odd key.with dot": True, "": 'a "quoted" \\ text\n\x7f\x01 é 名'},
+    },
     "actors": {
         "trainer": {"lr": 1, "epsilon": 1e-16, "schedule": {"kind": "cosine"}},
         "agent": {"agent": "m:A"},

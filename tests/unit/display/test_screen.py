@@ -102,11 +102,12 @@ def test_the_picture_has_head_results_flow_and_events() -> None:
     clock, progress = Clock(), Progress("lookup", 80, "solved")
     a_run(PlainDisplay(progress, io.StringIO(), clock), clock)
     progress.take_event(EventReported(source="supervisor", kind="begun", text="all are ready"))
-    head, results, flow, event = shown(progress)
+    head, results, speed, freshness, event = shown(progress)
     for word in ("lookup", "running", "step 4/80", "4 s", "about 1:16 left"):
         assert word in head
     assert results.split()[:4] == ["success", "0.50", "reward", "0.62"]
-    assert flow.split("   ")[1:] == ["queue 3", "staleness 1.2 (max 3)", "version 4"]
+    assert speed.startswith("tokens/s rollout ")
+    assert freshness.split("   ") == ["queue 3", "staleness 1.2 (max 3)", "version 4"]
     assert event == "· supervisor begun: all are ready"
 
 
@@ -114,6 +115,13 @@ def test_the_picture_says_who_is_missing_while_the_run_starts() -> None:
     progress = Progress("lookup", 80, "solved")
     progress.take_snapshot(a_snapshot(2, waiting="waiting for 1 of 8: engine-0 (READY, 2 s)"))
     assert shown(progress)[1] == "waiting for 1 of 8: engine-0 (READY, 2 s)"
+
+
+def test_eighty_columns_show_everything_to_the_last_number() -> None:
+    clock, progress = Clock(), Progress("lookup", 80, "solved")
+    a_run(PlainDisplay(progress, io.StringIO(), clock), clock)
+    assert shown(progress, width=80)[1:] == shown(progress, width=200)[1:]
+    assert "version 4" in shown(progress, width=80)[3]
 
 
 def test_a_narrow_terminal_gets_no_broken_lines() -> None:

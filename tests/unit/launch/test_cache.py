@@ -9,7 +9,14 @@ import pytest
 
 from milepost.configs.load import decode, load_topology
 from milepost.configs.topology import Topology
-from milepost.launch.cache import cached_folder, keep, locate_source, recipe_key, sources_of
+from milepost.launch.cache import (
+    cached_folder,
+    keep,
+    locate_source,
+    recipe_key,
+    sources_of,
+    with_cached,
+)
 
 
 @pytest.fixture
@@ -29,6 +36,20 @@ def task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def topology(prompts: str, steps: int = 1) -> Topology:
     return decode({"run": {"name": "w", "steps": steps}, "data": {"prompts": prompts}})
+
+
+def test_a_kept_checkpoint_takes_the_place_of_the_recipe_that_makes_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`check` and `run` look at the checkpoint itself then, and do not promise to make one."""
+    monkeypatch.setenv("MILEPOST_CACHE", str(tmp_path))
+    asked = load_topology("lookup")
+    assert with_cached(asked) is asked
+    kept = cached_folder("lookup_warmup", load_topology("lookup_warmup"))
+    kept.mkdir(parents=True)
+    found = with_cached(asked).model
+    assert found is not None
+    assert (found.path, found.made_by) == (str(kept), "")
 
 
 def test_a_module_is_found_without_importing_any_of_its_packages(task: Path) -> None:

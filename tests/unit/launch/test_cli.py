@@ -82,6 +82,24 @@ def test_no_command_at_all_shows_what_there_is_and_is_no_success() -> None:
     assert main([]) == Exit.REFUSED
 
 
+def test_a_terminal_without_unicode_gets_question_marks_and_no_failure() -> None:
+    """The bars of a curve under `LC_ALL=C` ended a good run with a traceback."""
+    plain = os.environ | {"PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"}
+    code = (
+        "import sys; from milepost.launch import cli; cli.main(['--help']); "
+        "print('\\u2581 bars'); print('\\u2581', file=sys.stderr)"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-P", "-c", code],
+        check=False,
+        env=plain,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert (ended.returncode, ended.stdout.splitlines()[-1]) == (0, "? bars")
+
+
 @pytest.mark.parametrize("name", command_names())
 def test_every_command_explains_itself_in_one_way(name: str) -> None:
     """A docstring for people, --json for programs, no abbreviations that break later."""

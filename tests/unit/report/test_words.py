@@ -10,7 +10,14 @@ import pytest
 
 from milepost.launch.report import report_lines
 from milepost.launch.report.record import Record, read_record
-from milepost.launch.report.words import changes, places, table, text_table, unscored
+from milepost.launch.report.words import (
+    changes,
+    num_prompts,
+    places,
+    table,
+    text_table,
+    unscored,
+)
 
 
 def recorded(folder: Path, *evaluations: dict[str, Any]) -> Record:
@@ -87,7 +94,26 @@ def test_a_run_stopped_before_its_last_evaluation_claims_no_change(run_folder: P
     record = recorded(run_folder, evaluation(0, 0.1, 0.9))
     (said,) = changes(record)
     assert said.startswith("There are not two evaluations")
-    assert [row.before for row in table(record)] == [None] * 4
+    assert [(row.before, row.after) for row in table(record)] == [
+        (0.1, None),
+        (0.1, None),
+        (0.9, None),
+        (0.9, None),
+    ]
+
+
+def test_a_single_score_of_a_trained_version_is_no_score_before(run_folder: Path) -> None:
+    """A run without an evaluation at its start must not show its end as its beginning."""
+    record = recorded(run_folder, evaluation(40, 0.5, None))
+    assert record.before is None
+    assert [(row.before, row.after) for row in table(record)] == [(None, 0.5), (None, 0.5)]
+
+
+def test_scores_on_different_prompts_are_told_apart(run_folder: Path) -> None:
+    """Somebody resumed with more held-out prompts: the two columns are not of the same set."""
+    old, new = evaluation(0, 0.5, 0.5), evaluation(9, 0.9, 0.9)
+    new["sampled"]["num_episodes"] = new["greedy"]["num_episodes"] = 20
+    assert num_prompts(recorded(run_folder, old, new)) == "10 before, 20 after"
 
 
 def test_episodes_without_a_score_are_told(run_folder: Path) -> None:

@@ -179,6 +179,12 @@ def test_the_first_evaluation_is_before_and_the_last_is_after() -> None:
     assert len(summary["all"]) == 3
 
 
+def test_a_single_evaluation_of_a_trained_version_is_after() -> None:
+    scores = Scores()
+    scores.note(EventReported(source="e", kind="evaluation", text="", values={"version": 2}))
+    assert scores.summary() == {"before": None, "after": {"version": 2}, "all": [{"version": 2}]}
+
+
 def test_the_summary_tells_who_was_first() -> None:
     cause = Cause("engine-0", "engine-0 was killed by SIGKILL", None, "SIGKILL", ("a", "b"))
     verdict = Verdict(RunStatus.FAILED, cause, {"running": 2.0}, {}, 7)

@@ -111,6 +111,18 @@ def test_a_run_folder_must_be_new_or_hold_the_run_to_resume(tmp_path: Path) -> N
     (tmp_path / "run" / "topology.toml").touch()
     assert told(list(folder_is_ready(new))) == ["the run folder is not empty"]
     assert told(list(folder_is_ready(replace(new, resuming=True)))) == []
+    (problem,) = folder_is_ready(new)
+    assert "--resume" in str(problem)
+
+
+def test_a_place_that_holds_no_run_is_told_without_a_word_of_resuming(tmp_path: Path) -> None:
+    (tmp_path / "letters").mkdir()
+    (tmp_path / "letters" / "mother.txt").touch()
+    (problem,) = folder_is_ready(replace(subject(), run_folder=tmp_path / "letters"))
+    assert "--resume" not in str(problem)
+    a_file = tmp_path / "letters" / "mother.txt"
+    (problem,) = folder_is_ready(replace(subject(), run_folder=a_file))
+    assert "this is a file" in str(problem)
 
 
 def test_a_missing_and_an_old_package_are_told_with_both_versions() -> None:
