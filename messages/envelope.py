@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from typing import Annotated, Final, TypeAlias
 
-from msgspec import Meta, Struct, ValidationError, convert
+from msgspec import Meta, Struct
+from msgspec.msgpack import Decoder
 
 from milepost.messages.errors import ProtocolError
-from milepost.messages.msgpacking import pack, unpack
+from milepost.messages.msgpacking import pack
 
 PROTOCOL: Final = (1, 0)
 """Major and minor version of everything in `milepost.messages`; the rules are in protocol.md."""
@@ -62,6 +63,9 @@ def pack_header(header: Header) -> bytes:
     )
 
 
+_read: Final = Decoder(Header).decode
+
+
 def unpack_header(frame: bytes | memoryview) -> Header:
     """Read a header frame.
 
@@ -71,6 +75,6 @@ def unpack_header(frame: bytes | memoryview) -> Header:
     if len(frame) > HEADER_BYTES_MAX:
         raise ProtocolError(f"header of {len(frame)} bytes, the limit is {HEADER_BYTES_MAX}")
     try:
-        return convert(unpack(frame), Header)
-    except (ValidationError, ValueError, TypeError, RecursionError) as error:
+        return _read(frame)
+    except (ValueError, RecursionError) as error:
         raise ProtocolError(f"header cannot be read: {error}") from error

@@ -3,7 +3,7 @@
 The event loop watches the socket's file descriptor, and what is there is read without waiting:
 nothing ever waits for a message, so nothing that waits can be cancelled and lose one. The
 descriptor only tells that something changed, and sending may consume that news; so after
-sending, the socket is asked once in the loop's next turn.
+sending, the socket is asked whether something is there to read.
 
 The methods of the C socket are called past pyzmq's Python layer, which costs more than the
 calls themselves (12 us against 5 us for a message of four frames).
@@ -65,7 +65,6 @@ class Reader:
 
     def send(self, frames: Frames) -> bool:
         """Hand the frames to ZeroMQ; False when there is no room or no such route."""
-        self._look()
         put = self._put
         last = len(frames) - 1
         try:
@@ -76,8 +75,15 @@ class Reader:
             # Refused with the first frame or not at all: ZeroMQ never takes half a message.
             if error.errno not in _LOST:
                 raise
+            self._look_again()
             return False
+        self._look_again()
         return True
+
+    def _look_again(self) -> None:
+        # Asked at once: a callback for it would cost the loop one more turn for each message.
+        if not self._scheduled and not self._closed and self._get(_EVENTS) & _POLLIN:
+            self._look()
 
     def _look(self) -> None:
         """See in the loop's next turn whether something is there."""
