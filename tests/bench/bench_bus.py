@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import importlib
+import importlib.util
 import mmap
 import os
 import statistics
@@ -26,6 +27,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pytest
 import uvloop
 import zmq
 import zmq.asyncio
@@ -213,33 +215,84 @@ async def compare_large(size: int, count: int) -> tuple[Figures, Figures]:
 
 
 def test_sixty_mebibytes_through_shared_memory() -> None:
-    """Target on two idle cores: 8 ms."""
+    """Target on two idle cores: 8 ms, where one copy of 60 MiB takes 5.
+
+    The floor is that copy: a machine that copies slower cannot meet the target, and says so.
+    """
     ours, floor = uvloop.run(compare_large(60 * MIB, 10))
     show("60 MiB shared", ours, floor, "<= 8000 us")
     assert ours.p50_us <= 2 * floor.p50_us
 
 
-def test_ray_for_comparison() -> None:
-    """An actor method of Ray, where Ray is installed."""
-    try:
-        ray: Any = importlib.import_module("ray")
-    except ImportError:
-        print("ray is not installed: pip install ray, to measure the rival beside the bus")
-        return
+class Rival:
+    """An actor method of Ray that takes what the bus takes."""
+
+    def call(self, payload: bytes) -> int:
+        return len(payload)
+
+
+def ray_round(ray: Any, actor: Any, size: int, count: int, at_once: int) -> Figures:
+    """As `one_round`: one by one, then some at once."""
+    payload = bytes(size)
+    times = []
+    for _ in range(count):
+        began = time.perf_counter()
+        ray.get(actor.call.remote(payload))
+        times.append(time.perf_counter() - began)
+    began, cpu = time.perf_counter(), time.process_time()
+    pending: list[Any] = []
+    for _ in range(4 * count):
+        pending.append(actor.call.remote(payload))
+        if len(pending) >= at_once:
+            _, pending = ray.wait(pending, num_returns=1)
+    ray.get(pending)
+    wall, cpu = time.perf_counter() - began, time.process_time() - cpu
+    times.sort()
+    return Figures(
+        1e6 * times[count // 2],
+        1e6 * times[int(count * 0.99)],
+        4 * count / wall,
+        1e6 * cpu / (4 * count),
+    )
+
+
+async def ours_alone(size: int, count: int, at_once: int) -> Figures:
+    """The bus, with a payload of this size."""
+    message: Message = EpochAnswer(version=1, ok=True)
+    if size > 1 << 10:
+        message = WeightBucket(version=1, index=0, names=(), tensors=(array(size),))
+    with tempfile.TemporaryDirectory() as folder, peer("bus", folder):
+        places = addresses(folder)
+        bus = await Bus.open(name="asker", incarnation=0, run_id="bench", addresses=places)
+        ask = partial(bus.ask, "bus", message, deadline_s=60)
+        await ask()
+        figures = await one_round(ask, count, at_once)
+        await bus.close()
+    return figures
+
+
+def test_ray_in_the_same_run() -> None:
+    """Targets: five times the small calls of Ray, a quarter of its time for 60 MiB."""
+    if importlib.util.find_spec("ray") is None:
+        pytest.skip("ray is not installed: pip install 'milepost[bench-ray]' to measure the rival")
+    ray: Any = importlib.import_module("ray")
     ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
-
-    class Actor:
-        def call(self, payload: bytes) -> int:
-            return len(payload)
-
-    actor = ray.remote(Actor).remote()
-    cases = (("small", 10, 500), ("260 KiB", 260 << 10, 200), ("60 MiB", 60 * MIB, 10))
-    for name, size, count in cases:
-        payload = bytes(size)
-        times = []
-        for _ in range(count):
-            began = time.perf_counter()
-            ray.get(actor.call.remote(payload))
-            times.append(time.perf_counter() - began)
-        print(f"ray {name:<18} p50 {1e6 * statistics.median(times):8.0f} us")
+    actor = ray.remote(Rival).remote()
+    ray.get(actor.call.remote(b""))
+    cases = (
+        ("small", 10, 500, AT_ONCE),
+        ("260 KiB", 260 << 10, 200, 16),
+        ("60 MiB", 60 * MIB, 8, 1),
+    )
+    for name, size, count, at_once in cases:
+        theirs, ours = [], []
+        for _ in range(3):
+            theirs.append(ray_round(ray, actor, size, count, at_once))
+            ours.append(uvloop.run(ours_alone(size, count, at_once)))
+        bus, rival = middle(ours), middle(theirs)
+        print(
+            f"{name:<10} ray p50 {rival.p50_us:8.0f} us  {rival.a_second:8.0f}/s | "
+            f"bus p50 {bus.p50_us:8.0f} us  {bus.a_second:8.0f}/s | "
+            f"time x{rival.p50_us / bus.p50_us:.1f}  calls x{bus.a_second / rival.a_second:.1f}"
+        )
     ray.shutdown()
