@@ -104,9 +104,8 @@ class Episodes:
         self._agent = agent
         self._bus = bus
         self._rewards = rewards
-        self._tasks: dict[str, asyncio.Task[None]] = {}
-        self._stops: dict[str, str] = {}
-        """Why a running episode was stopped, by key."""
+        self._stops: dict[str, asyncio.Future[str]] = {}
+        """For each running episode, done with the reason when the run stops it."""
         self._alive: set[str] = set()
         self._left_behind: set[asyncio.Task[None]] = set()
         """Code that was cancelled and goes on; it can reach no session any more."""
@@ -117,9 +116,9 @@ class Episodes:
             case RunCode():
                 return await self._run(work)
             case StopCode(run_key=run_key, reason=reason):
-                if (task := self._tasks.get(run_key)) is not None:
-                    self._stops.setdefault(run_key, reason)
-                    task.cancel()
+                stop = self._stops.get(run_key)
+                if stop is not None and not stop.done():
+                    stop.set_result(reason)
                 return None
             case CollectAlive():
                 alive, self._alive = tuple(sorted(self._alive)), set()
@@ -151,20 +150,22 @@ class Episodes:
     async def _run_code(self, key: str, episode: Episode) -> Ending:
         """Run the user's code to its end, its time limit, or until it is stopped."""
         task = asyncio.create_task(guarded(self._agent, episode), name=f"agent {key}")
-        self._tasks[key] = task
+        stop = self._stops[key] = asyncio.get_running_loop().create_future()
         seconds_max, limit = episode.limits.seconds_max, ""
         try:
-            done, _ = await asyncio.wait({task}, timeout=seconds_max)
-            if not done:
-                limit = "seconds_max"
+            done, _ = await asyncio.wait(
+                {task, stop}, timeout=seconds_max, return_when=asyncio.FIRST_COMPLETED
+            )
+            if task not in done:
+                limit = "" if stop in done else "seconds_max"
                 task.cancel()
                 done, _ = await asyncio.wait({task}, timeout=GRACE_S)
         finally:
             # Also when this whole process stops.
             task.cancel()
-            del self._tasks[key]
-        stopped = self._stops.pop(key, "")
-        if not done:
+            del self._stops[key]
+        stopped = stop.result() if stop.done() else ""
+        if task not in done:
             log.warning("%s goes on %s s after it was cancelled", key, GRACE_S)
             self._left_behind.add(task)
             task.add_done_callback(self._left_behind.discard)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from milepost.actors.agent import Agent, Episode
@@ -39,3 +40,17 @@ class Teller(Agent):
     async def run(self, episode: Episode) -> None:
         await episode.chat(episode.prompt.messages)
         episode.report(reward=1.0)
+
+
+class Silent(Agent):
+    """Leaves the reward to others."""
+
+    async def run(self, episode: Episode) -> None:
+        await episode.chat(episode.prompt.messages)
+
+
+class Ends(Agent):
+    """Ends the whole process."""
+
+    async def run(self, _episode: Episode) -> None:
+        os._exit(7)

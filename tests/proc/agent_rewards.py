@@ -58,3 +58,8 @@ def _with_alarm() -> float:
     except TimeoutError:
         return 0.5
     return 0.0
+
+
+def length(given: RewardInput) -> float:
+    """Any number: that of characters."""
+    return float(len(given.text))

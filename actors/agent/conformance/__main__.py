@@ -1,0 +1,104 @@
+"""Entry of the checking process: `python -P -m milepost.actors.agent.conformance FILE`.
+
+FILE is a topology as JSON. One JSON object is printed for each check, as soon as it is done, on a
+descriptor of its own: what the agent prints goes to standard error.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import sys
+import time
+from pathlib import Path
+from typing import BinaryIO, Final
+
+import msgspec
+from msgspec import Struct
+
+from milepost.actors.agent.conformance.bench import Bench
+from milepost.actors.agent.conformance.checks import CHECKS
+from milepost.actors.agent.outcome import tell_error
+from milepost.actors.agent.reward import RewardFailed
+from milepost.actors.agent.run import AgentError, make_agent, open_rewards
+from milepost.actors.lifeline import tie_to_parent
+from milepost.actors.rollout.prompts import PromptError, load_train_prompts
+from milepost.configs.topology import Topology
+from milepost.messages.shared import Prompt
+
+PROMPTS_MAX: Final = 16
+HELLO: Final = Prompt(
+    prompt_id="check", messages=[{"role": "user", "content": "What is 2 + 2?"}], label="4"
+)
+STARTS: Final = "The agent, its prompts and its reward function load and start."
+
+
+class CheckResult(Struct, frozen=True, kw_only=True):
+    """One line of the output."""
+
+    check: str
+    sentence: str
+    problems: list[str]
+    seconds: float
+
+
+def main() -> int:
+    """Run every check; 0 when all hold, 1 when not, 2 when the agent cannot be started."""
+    tie_to_parent()
+    # Episodes fail here on purpose, and each failure that matters is told below.
+    logging.disable(logging.WARNING)
+    sink = os.fdopen(os.dup(sys.stdout.fileno()), "wb", buffering=0)
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    topology = msgspec.json.decode(Path(sys.argv[1]).read_bytes(), type=Topology)
+    return asyncio.run(_check(topology, sink))
+
+
+async def _check(topology: Topology, sink: BinaryIO) -> int:
+    started_s = time.monotonic()
+    config = topology.actors.agent
+    assert config is not None, "there is nothing to check"
+    options = topology.data.options if topology.data else {}
+    try:
+        agent = make_agent(config.agent, config.options, options)
+        prompts = _prompts(topology)
+        async with open_rewards(topology, config.reward_workers) as rewards:
+            await agent.start()
+            _write(sink, "starts", STARTS, [], started_s)
+            try:
+                bench = Bench(agent, prompts, rewards, topology)
+                return await _run_checks(bench, sink)
+            finally:
+                await agent.stop()
+    except (AgentError, ImportError, PromptError, RewardFailed, ValueError) as error:
+        _write(sink, "starts", STARTS, [tell_error(error)], started_s)
+        return 2
+
+
+def _prompts(topology: Topology) -> list[Prompt]:
+    if topology.data is None or not topology.data.prompts:
+        return [HELLO]
+    return load_train_prompts(topology.data, topology.run.seed)[:PROMPTS_MAX]
+
+
+async def _run_checks(bench: Bench, sink: BinaryIO) -> int:
+    code = 0
+    for check in CHECKS:
+        started_s = time.monotonic()
+        problems = [problem async for problem in check(bench)]
+        _write(sink, check.__name__, check.__doc__ or "", problems, started_s)
+        code = 1 if problems else code
+    return code
+
+
+def _write(sink: BinaryIO, name: str, sentence: str, problems: list[str], started_s: float) -> None:
+    seconds = round(time.monotonic() - started_s, 3)
+    result = CheckResult(check=name, sentence=sentence, problems=problems, seconds=seconds)
+    sink.write(msgspec.json.encode(result) + b"\n")
+
+
+if __name__ == "__main__":
+    # Code that was left behind must not hold up the end.
+    code = main()
+    sys.stderr.flush()
+    os._exit(code)

@@ -1,0 +1,151 @@
+"""Runs single episodes of one agent on the scripted session, and looks at how they end."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass, field
+from itertools import count
+from pathlib import Path
+from typing import Final, Self
+
+from milepost.actors.agent.agent import Agent
+from milepost.actors.agent.conformance.script import Conversation, Say, Script, ScriptedSession
+from milepost.actors.agent.core import RunCode, StopCode
+from milepost.actors.agent.episodes import Episodes, Rewards
+from milepost.configs.topology import Topology
+from milepost.messages.agent import RunEpisode
+from milepost.messages.rollout import EpisodeEnded
+from milepost.messages.shared import EpisodeLimits, Prompt, Purpose
+
+EPISODE_S: Final = 60.0
+"""No scripted answer takes time, so an episode that takes longer than this waits for something."""
+TURNS_MAX: Final = 8
+LOOK_S: Final = 0.01
+SCHEDSTAT: Final = Path("/proc/thread-self/schedstat")
+"""Nanoseconds on a processor, nanoseconds of waiting for one, and time slices."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """One episode: the run's verdict, and what its session saw."""
+
+    verdict: EpisodeEnded
+    conversation: Conversation
+
+    @property
+    def has_reward(self) -> bool:
+        """Completed or truncated."""
+        return self.verdict.reward is not None
+
+    def told(self) -> str:
+        """Status and cause, for people."""
+        cause = f": {self.verdict.cause}" if self.verdict.cause else ""
+        return f"{self.verdict.status.value}{cause}"
+
+
+@dataclass(slots=True)
+class Bench:
+    """The agent under test.
+
+    Attributes:
+        agent: started.
+        prompts: episodes take turns with them.
+        rewards: the run's reward function.
+        topology: limits.
+    """
+
+    agent: Agent
+    prompts: list[Prompt]
+    rewards: Rewards
+    topology: Topology
+    session: ScriptedSession = field(default_factory=ScriptedSession)
+    faults: list[str] = field(default_factory=list)
+    """Requests that a session refuses, from all episodes so far, each once."""
+    _numbers: count[int] = field(default_factory=count)
+
+    async def episode(
+        self,
+        script: Script,
+        *,
+        number: int = 0,
+        seconds_max: float = EPISODE_S,
+        stop_when_silent: bool = False,
+    ) -> Ended:
+        """Run one episode to its end.
+
+        Args:
+            script: what the model does.
+            number: which prompt.
+            seconds_max: limit of the episode.
+            stop_when_silent: cancel it, as the run does, at the first chat without an answer.
+        """
+        name = f"check.{next(self._numbers)}"
+        conversation = self.session.open(name, script, TURNS_MAX)
+        episodes = Episodes(self.agent, self.session, self.rewards)
+        work = RunCode(name, self._order(name, number, seconds_max))
+        running = asyncio.create_task(episodes.perform(work), name=name)
+        if stop_when_silent:
+            asked = asyncio.create_task(conversation.asked.wait())
+            await asyncio.wait({running, asked}, return_when=asyncio.FIRST_COMPLETED)
+            asked.cancel()
+            await episodes.perform(StopCode(f"stop/{name}", name, "the check stops it"))
+        verdict = await running
+        assert isinstance(verdict, EpisodeEnded)
+        self.faults += [each for each in conversation.faults if each not in self.faults]
+        return Ended(verdict, conversation)
+
+    def _order(self, name: str, number: int, seconds_max: float) -> RunEpisode:
+        limits = self.topology.limits
+        return RunEpisode(
+            trajectory_id=name,
+            group_id="check",
+            attempt=0,
+            prompt=self.prompts[number % len(self.prompts)],
+            limits=EpisodeLimits(
+                turns_max=TURNS_MAX,
+                seconds_max=seconds_max,
+                reply_tokens_max=limits.reply_tokens_max,
+                tokens_max=limits.tokens_max,
+            ),
+            purpose=Purpose.TRAIN,
+            seed=7 + number,
+            session="session-0",
+            report_to="rollout",
+        )
+
+
+class LoopWatch:
+    """Measures how long the event loop was held by somebody; `async with LoopWatch() as watch`."""
+
+    def __init__(self) -> None:
+        self.longest_s = 0.0
+        self._task: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Self:
+        """Begin."""
+        self._task = asyncio.create_task(self._look(), name="loop watch")
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """End."""
+        assert self._task is not None
+        self._task.cancel()
+        await asyncio.wait({self._task})
+
+    async def _look(self) -> None:
+        while True:
+            before_s = time.monotonic() - _waited_s()
+            await asyncio.sleep(LOOK_S)
+            self.longest_s = max(self.longest_s, time.monotonic() - _waited_s() - before_s - LOOK_S)
+
+
+def _waited_s() -> float:
+    """How long this thread was ready and got no processor: a busy machine is no agent's fault."""
+    return int(SCHEDSTAT.read_text(encoding="ascii").split()[1]) / 1e9
+
+
+def text_only(turn: int, request: object) -> Say:
+    """A model that says something, and calls nothing."""
+    del request
+    return Say(text=f"scripted answer {turn}")
