@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from milepost.actors.agent.episode import Episode
+    from milepost.actors.agent.sandbox import Leases
 
 
 class Agent:
@@ -16,9 +17,12 @@ class Agent:
 
     Attributes:
         data_options: `data.options` of the topology, unread.
+        leases: where what must not outlive the run is written down, e.g. for a `Sandbox`; None
+            outside of a run.
     """
 
     data_options: dict[str, Any]
+    leases: Leases | None = None
 
     async def start(self) -> None:
         """Called once, before the first episode; open clients here. Nothing by default."""

@@ -12,6 +12,7 @@ from milepost.actors.agent.core import AgentCore
 from milepost.actors.agent.episodes import Episodes, Rewards
 from milepost.actors.agent.reward import is_async, resolve_reward
 from milepost.actors.agent.reward_pool import RewardPool
+from milepost.actors.agent.sandbox.leases import RunLeases
 
 if TYPE_CHECKING:
     from milepost.actors.context import ActorContext
@@ -32,6 +33,7 @@ async def run(context: ActorContext) -> None:
     assert config is not None, "this is an agent actor"
     data_options = topology.data.options if topology.data else {}
     agent = make_agent(config.agent, config.options, data_options)
+    agent.leases = RunLeases(context.bus, context.name)
     rollout = topology.actors.rollout
     core = AgentCore(
         context.name,
