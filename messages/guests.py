@@ -31,6 +31,8 @@ class GuestEpisode(Struct, frozen=True, kw_only=True):
     purpose: Purpose
     seed: NonNegative
     """For the environment's own randomness; equal for all members of a group."""
+    address: str = ""
+    """HTTP base URL of its session, for black-box harnesses; empty when that door is closed."""
 
 
 class JoinRun(Message, kw_only=True):

@@ -62,6 +62,8 @@ class Record:
     info: dict[str, Any] = field(default_factory=dict)
     bad_report: str = ""
     """Why a report cannot be used."""
+    has_address: bool = False
+    """Its session has an HTTP door, through which there may have been replies unseen here."""
 
 
 class Episode:
@@ -73,6 +75,8 @@ class Episode:
         purpose: training or evaluation.
         seed: for the environment's own randomness; equal for all members of a group.
         random: a generator with this seed.
+        address: base URL of this episode's session for OpenAI and Anthropic clients, with any key;
+            empty when the sessions of the run have no HTTP door.
         trajectory_id: name of the episode, and of its session.
         attempt: 0, or how often it was tried before.
         record: what it has come to; for the verdict, not for agents.
@@ -84,9 +88,10 @@ class Episode:
         self.purpose: Purpose = order.purpose
         self.seed: int = order.seed
         self.random = random.Random(order.seed)
+        self.address = order.address
         self.trajectory_id = order.trajectory_id
         self.attempt = order.attempt
-        self.record = Record()
+        self.record = Record(has_address=bool(order.address))
         self._line = line
 
     @property

@@ -4,7 +4,8 @@ In order, the first that holds:
 
 1. aborted    the run stopped it
 2. failed     the agent's code raised, other than by a bound it ran into
-3. failed     the model never replied: an empty sample is an error, not a sample
+3. failed     the model never replied: an empty sample is an error, not a sample (where sessions
+              have an HTTP door, only the session can tell, and refuses to deliver an empty row)
 4. failed     session or engine could not serve the newest request
 5. failed     a report was no finite number
 6. failed     nobody gave a reward
@@ -77,7 +78,7 @@ def fault_of(ending: Ending, record: Record) -> tuple[Status, str] | None:
         return Status.ABORTED, ending.stopped or record.stopped
     if ending.error:
         return Status.FAILED, ending.error
-    if not record.num_turns:
+    if not record.num_turns and not record.has_address:
         limit = truncated_by(ending, record)
         before = f"{limit} was reached before the first reply" if limit else "it called no chat"
         return Status.FAILED, f"the episode has no reply of the model: {before}"

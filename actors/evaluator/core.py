@@ -272,7 +272,8 @@ class Evaluator:
         if self.round is None:
             return []
         if isinstance(message, SessionsOpened):
-            return self.round.opened(trajectory_id, attempt)
+            address = message.addresses[0] if message.addresses else ""
+            return self.round.opened(trajectory_id, attempt, address)
         if isinstance(message, TrajectorySent):
             return []
         match message:

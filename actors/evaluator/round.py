@@ -132,8 +132,8 @@ class Round:
         prompt_id = self.prompts[item.index].prompt_id
         return derive_seed(self.settings.seed, "evaluator", use, prompt_id, item.mode)
 
-    def opened(self, trajectory_id: str, attempt: int) -> list[Effect]:
-        """The session exists: an agent may run the episode."""
+    def opened(self, trajectory_id: str, attempt: int, address: str) -> list[Effect]:
+        """The session exists, at this HTTP address if any: an agent may run the episode."""
         item = self._newest(trajectory_id, attempt)
         if item is None or item.agent:
             return []
@@ -148,6 +148,7 @@ class Round:
             seed=self._seed("episode", item),
             session=item.session,
             report_to="evaluator",
+            address=address,
         )
         return [Tell(item.agent, episode, key=f"run/{trajectory_id}/{attempt}")]
 

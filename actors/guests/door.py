@@ -125,6 +125,7 @@ class Door:
             limits=episode.limits,
             purpose=episode.purpose,
             seed=episode.seed,
+            address=episode.address,
         )
         try:
             self._carry_out(self.lobby.add(given))

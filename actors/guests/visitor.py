@@ -287,6 +287,7 @@ def _order(given: GuestEpisode) -> RunEpisode:
         seed=given.seed,
         session=DOOR,
         report_to=DOOR,
+        address=given.address,
     )
 
 

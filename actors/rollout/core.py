@@ -261,7 +261,7 @@ class Rollout:
     def _answered(self, key: str, message: Message, now_s: float) -> list[Effect]:
         match message:
             case SessionsOpened():
-                self.flight.sessions_opened(key)
+                self.flight.sessions_opened(key, message.addresses)
                 return []
             case TrajectorySent():
                 self.verdicts.trajectory_sent(key, message, now_s)

@@ -179,14 +179,16 @@ class Flight:
             seed=seed,
         )
 
-    def sessions_opened(self, key: str) -> None:
-        """The sessions of this ask exist: their members wait for agents."""
+    def sessions_opened(self, key: str, addresses: tuple[str, ...]) -> None:
+        """The sessions of this ask exist, at these addresses: their members wait for agents."""
         name, opened = self.asks.pop(key, ("", ()))
-        for index, attempt in opened:
+        urls = addresses or ("",) * len(opened)
+        for (index, attempt), address in zip(opened, urls, strict=False):
             found = self.find_member(name, index)
             member = found[1] if found else None
             if member and (member.stage, member.attempt) == (Stage.OPENING, attempt):
                 self.move(member, Stage.QUEUED, "rollout", member.since_s)
+                member.address = address
                 self._queue.append((name, index, attempt))
 
     # ---- sending out ---------------------------------------------------------------------
@@ -223,6 +225,7 @@ class Flight:
             seed=derive_seed(self.settings.seed, "episode", group.name),
             session=group.session,
             report_to="rollout",
+            address=member.address,
         )
         return Tell(agent, episode, key=f"run/{trajectory_id}/{member.attempt}")
 

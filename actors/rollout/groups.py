@@ -39,6 +39,8 @@ class Member:
     stage: Stage = Stage.PENDING
     owner: str = "rollout"
     since_s: float = 0.0
+    address: str = ""
+    """HTTP base URL of its session; empty when sessions have no such door."""
     failures: int = 0
     """Episodes that failed: the environment's or the agent's fault."""
     losses: int = 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from unit.rollout.kit import Play, settings
 
-from milepost.actors.effects import Request, Unanswered
+from milepost.actors.effects import Answered, Request, Unanswered
 from milepost.actors.rollout.bookkeeping import CompactJournal, WriteRecords
 from milepost.actors.rollout.ledger import Ledger
 from milepost.actors.rollout.records import Issued
@@ -19,7 +19,7 @@ from milepost.messages.rollout import (
     LedgerRequested,
     StoreRecovered,
 )
-from milepost.messages.session import AbandonTrajectory
+from milepost.messages.session import AbandonTrajectory, SessionsOpened
 from milepost.messages.supervisor import Drain, Drained, PeerRestarted
 from milepost.messages.trainer import VersionPublished
 
@@ -250,3 +250,14 @@ def test_an_episode_that_no_agent_took_is_sent_again() -> None:
     play.feed(Unanswered("run/g0000000.1/0", "agent-0", "not taken"))
     play.wake("again/g0000000.1")
     assert play.running() == [("g0000000.1", 1)]
+
+
+def test_an_episode_carries_the_address_of_its_own_session() -> None:
+    """A harness talks to that address: a neighbour's would train its words on another's row."""
+    play = Play(settings(agents={"agent-0": 9}), answers=False).begin(granted=2)
+    [(key, ask)] = play.asked.items()
+    names = [spec.trajectory_id for spec in ask.message.sessions]  # type: ignore[attr-defined]
+    urls = tuple(f"http://127.0.0.1:1/sessions/{name}" for name in names)
+    play.feed(Answered(key, ask.to, SessionsOpened(addresses=urls)))
+    sent = {one.trajectory_id: one.address for one in play.take(RunEpisode)}
+    assert sent == dict(zip(names, urls, strict=True))
