@@ -115,7 +115,7 @@ def engine_config(kind: str, **sglang: Any) -> EngineConfig:
     if kind == "sglang-old":
         environment["PYTHONPATH"] = OLD
     if kind == "sglang-url":
-        sglang["urls"] = (URL,)
+        sglang = {"urls": (URL,), **sglang}
     return EngineConfig(
         kind="embedded" if kind == "embedded" else "sglang",
         device=DEVICE,
@@ -123,10 +123,13 @@ def engine_config(kind: str, **sglang: Any) -> EngineConfig:
         running_max=32,
         prefill_tokens_max=128,
         sglang=SGLangConfig(
-            python=PYTHON,
-            environment=environment,
-            options=json.loads(os.environ.get("MILEPOST_SGLANG_OPTIONS", "{}")),
-            **{"deterministic": True, **sglang},
+            **{
+                "python": PYTHON,
+                "environment": environment,
+                "options": json.loads(os.environ.get("MILEPOST_SGLANG_OPTIONS", "{}")),
+                "deterministic": True,
+                **sglang,
+            }
         ),
     )
 

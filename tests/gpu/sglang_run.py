@@ -37,7 +37,7 @@ def settings(arguments: argparse.Namespace) -> dict[str, Any]:
     staging = arguments.trainer if arguments.update == "distributed" and not small else ""
     options = json.loads(os.environ.get("MILEPOST_SGLANG_OPTIONS", "{}"))
     return {
-        "run.steps": 3 if small else 12,
+        "run.steps": 3 if small else 10,
         "model.made_by": "",
         "model.create": "milepost.configs.recipes.lookup.model:create",
         "model.create_options": SMALL if small else LAYERS,
@@ -62,6 +62,7 @@ def settings(arguments: argparse.Namespace) -> dict[str, Any]:
         "actors.trainer.device": "cpu" if small else arguments.trainer,
         "actors.trainer.lr": 1e-5,
         "actors.trainer.microbatch_tokens_max": 8192,
+        "actors.evaluator.prompts_max": 32,
         "actors.publisher.canary_difference_max": 1e-4 if small else 0.5,
     }
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import BroadcastOptions, PrefixStore, TCPStore
-from torch.distributed.distributed_c10d import GroupName, _new_process_group_helper
+from torch.distributed.distributed_c10d import _new_process_group_helper
 
 from milepost.actors.engine.sglang.launch import free_port
 from milepost.actors.engine.sglang.updates import Push, Session
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
 GROUP: Final = "milepost-weights"
+NAME: Final[Any] = GROUP
+"""Some releases of torch want a type of their own here, others have none."""
 
 
 class BroadcastUpdate:
@@ -100,7 +102,7 @@ class BroadcastUpdate:
             [],
             dist.Backend(self._backend),
             PrefixStore(GROUP, store),
-            group_name=GroupName(GROUP),
+            group_name=NAME,
             timeout=self._timeout,
         )
         return group

@@ -21,6 +21,8 @@ from pathlib import Path
 from typing import Final
 
 SHARED_MEMORY: Final = "/dev/shm/"  # noqa: S108 - where the kernel has it
+OWN_SEGMENTS: Final = (f"{SHARED_MEMORY}sgl", f"{SHARED_MEMORY}sem.mp-")
+"""What a server makes itself; other files that it has mapped are somebody else's."""
 LOOK_MS: Final = 2000
 """How often the group's shared memory is looked at: its names are gone once it is dead."""
 
@@ -89,7 +91,7 @@ def mapped_segments(group: int) -> set[str]:
         for line in lines:
             path = line.partition("/")
             name = f"/{path[2]}" if path[1] else ""
-            if name.startswith(f"{SHARED_MEMORY}sgl") and not name.endswith("(deleted)"):
+            if name.startswith(OWN_SEGMENTS) and not name.endswith("(deleted)"):
                 found.add(name)
     return found
 

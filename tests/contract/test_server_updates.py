@@ -1,0 +1,108 @@
+"""Every way of weights into a server, by a second engine beside the one that started it.
+
+Also what it is to be attached to a server that somebody else started.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+from contract.kit import (
+    DEVICE,
+    Served,
+    assert_close,
+    engine_config,
+    make_backend,
+    random_row,
+    sampled_logprobs,
+    whole,
+)
+
+from milepost.actors.engine.interface import Finished
+from milepost.actors.engine.sglang.backend import SGLangBackend
+from milepost.actors.engine.sglang.capabilities import UnsupportedServerError
+from milepost.messages.engine import PauseMode
+
+pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(300)]
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def url(served: Served) -> AsyncIterator[str]:
+    """Of the server; its own engine brings its weights back in the end."""
+    if not isinstance(served.backend, SGLangBackend):
+        pytest.skip("no server")
+    yield str(served.backend.facts.details["url"])
+    await served.publish()
+
+
+async def attached(served: Served, url: str, folder: Path, update: str) -> Served:
+    config = engine_config(served.kind, urls=(url,), update=update, python="", environment={})
+    backend = await asyncio.to_thread(make_backend, served.folder, config, folder)
+    return Served(served.kind, backend, served.config, served.folder)
+
+
+@pytest.mark.parametrize("update", ["disk", "distributed"])
+async def test_weights_arrive_by_every_way(
+    served: Served, url: str, update: str, tmp_path: Path
+) -> None:
+    """Twice each, the second time with a reply in flight; log-probs tell whose weights serve."""
+    if update == "distributed" and DEVICE != "cpu":
+        pytest.skip("NCCL needs another GPU: tests/gpu/sglang.sh two")
+    second = await attached(served, url, tmp_path, update)
+    try:
+        await second.publish(seed=501)
+        row = random_row(60, 12)
+        busy = second.ask(row, tokens_max=200)
+        await second.publish(seed=502)
+        fresh = await second.reply(row, tokens_max=20)
+        full = whole(row, fresh)
+        assert fresh.spans[0].version == second.version
+        assert_close(fresh.logprobs, sampled_logprobs(second.expected(full), full, 12))
+        assert isinstance(await second.outcome(busy), Finished)
+    finally:
+        second.backend.close()
+    assert not second.failure
+
+
+async def test_a_server_of_somebody_elses_is_left_running(
+    served: Served, url: str, tmp_path: Path
+) -> None:
+    """Closing the engine that is attached to it stops nothing."""
+    second = await attached(served, url, tmp_path, "tensors")
+    await second.publish(seed=503)
+    second.backend.close()
+    await served.publish()
+    assert len((await served.reply(random_row(61, 8))).token_ids) == 16
+
+
+async def test_a_server_that_does_otherwise_than_the_topology_says_is_refused(
+    served: Served, url: str, tmp_path: Path
+) -> None:
+    """Seeds that have no effect, routes that never come: found at the first batch, or never."""
+    config = engine_config(
+        served.kind, urls=(url,), routes=True, deterministic=False, python="", environment={}
+    )
+    with pytest.raises(UnsupportedServerError, match="enable_deterministic_inference = True"):
+        await asyncio.to_thread(make_backend, served.folder, config, tmp_path)
+
+
+async def test_nobody_at_the_url_is_said_by_name(served: Served, url: str, tmp_path: Path) -> None:
+    assert url
+    config = engine_config(served.kind, urls=("http://127.0.0.1:9",), python="", environment={})
+    with pytest.raises(UnsupportedServerError, match="no SGLang server answers"):
+        await asyncio.to_thread(make_backend, served.folder, config, tmp_path)
+
+
+async def test_publications_under_load_never_harm_the_server(served: Served, url: str) -> None:
+    """A flush at the wrong moment kills some releases: ten publications among short replies."""
+    assert url
+    for number in range(10):
+        keys = [served.ask(random_row(n, 5), tokens_max=1 + n * 3) for n in range(16)]
+        mode = PauseMode.IN_PLACE if number % 2 and served.kind != "sglang-old" else None
+        await served.publish(mode or PauseMode.RETRACT)
+        for key in keys:
+            assert isinstance(await served.outcome(key), Finished)

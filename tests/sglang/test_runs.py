@@ -1,0 +1,69 @@
+"""A whole run with SGLang engines: it learns, and the loss of an engine does not stop it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from contract.kit import PYTHON
+from proc.system.conftest import Launch, launch
+from proc.system.harness import Start, environment, milepost
+
+__all__ = ["launch"]
+
+pytestmark = [
+    pytest.mark.timeout(900),
+    pytest.mark.skipif(not PYTHON, reason="MILEPOST_SGLANG_PYTHON names no interpreter"),
+]
+SERVERS = (
+    "--set", "actors.engine.kind=sglang",
+    "--set", f"actors.engine.sglang.python={PYTHON}",
+    "--set", "actors.engine.slots=64",
+)  # fmt: skip
+RUN_S = 800.0
+
+
+def evaluations(folder: Path) -> list[dict[str, Any]]:
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return [row for row in rows if row["source"] == "evaluator"]
+
+
+def test_the_quick_start_learns_with_sglang_as_its_engine(tmp_path: Path) -> None:
+    """Reward is all it gets: it rises only if tokens, log-probs and versions are what they say."""
+    folder = tmp_path / "run"
+    words = ["run", "lookup", "--plain", "--out", str(folder), "--set", "run.steps=30", *SERVERS]
+    done = subprocess.run(
+        [milepost(), *words],
+        cwd=tmp_path,
+        env=environment(tmp_path),
+        capture_output=True,
+        text=True,
+        timeout=RUN_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    first, *_, last = evaluations(folder)
+    assert last["eval/sampled/reward"] > first["eval/sampled/reward"] + 0.1
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    steps = [row for row in rows if row["source"] == "trainer-0"]
+    assert len(steps) == 30
+    # Tokens of the version being trained have the trainer's own log-probs.
+    assert steps[0]["train/train_rollout_logprob_abs_diff"] < 1e-4
+
+
+def test_a_run_goes_on_when_one_of_two_engines_is_killed(tmp_path: Path, launch: Launch) -> None:
+    """Its requests are asked again of the other; the new one serves nothing before its weights."""
+    checkpoint = tmp_path / "checkpoint"
+    create = "milepost.configs.recipes.lookup.model:create"
+    words = (*SERVERS, "--set", "actors.engine.replicas=2", "--set", f"model.create={create}",
+             "--set", "model.path=")  # fmt: skip
+    run = launch(Start(tmp_path, checkpoint, steps=8, words=words))
+    run.until("step 2/8", RUN_S)
+    run.kill("engine-0")
+    assert run.end(RUN_S) == 0, run.text
+    assert run.summary["status"] == "done", run.summary
+    assert run.summary["restarts"].get("engine-0", 0) <= 1
+    assert len(run.steps()) == 8
