@@ -3,47 +3,39 @@
 #
 #     bash tests/gpu/sglang.sh WHEELS OUT PART...
 #
-# WHEELS: folder with wheels of what the machine lacks (pytest_asyncio, xxhash, ...). OUT: folder for
-# logs. Run in the repository's root, with PYTHONPATH naming SGLang and what it stands on. Parts:
+# WHEELS: folder with wheels of what the machine lacks for Milepost. OUT: folder for logs. Run in the
+# repository's root, with SGLANG_SITE naming the folders of SGLang and what it stands on (as in
+# PYTHONPATH), and SGLANG_SITE_OLD those of the older release. Parts:
 #
 #     contract   the suite that every kind of engine passes
+#     old        the same with the older release
 #     speed      tokens/s beside the bare server, publication pauses, memory, log-probs: JSON lines
 #     run        rollout, sessions, engine and trainer in one job on one GPU
-#     two        the same publication and run with the trainer on the second GPU, over NCCL
+#     two        publications and a run with the trainer on the second GPU, over NCCL
 set -u
 wheels=$1 out=$2; shift 2
 site=/tmp/milepost-site
 python3 -m pip install -q --no-index --no-deps --no-compile --no-cache-dir --upgrade --target $site "$wheels"/*.whl || exit 1
+export PYTHONPATH=$site OMP_NUM_THREADS=1 PYTHONUNBUFFERED=1
 python3 -m pip install -q --no-index --no-deps --no-build-isolation --no-compile --no-cache-dir --upgrade --target $site . || exit 1
 root=$PWD
-# SGLang's own packages first: what it pins is what it was seen working with.
-newest=/tmp/sg/site21:$PYTHONPATH
-server_environment=$(python3 - "$newest" <<'PY'
-import json, sys
-print(json.dumps({
-    "PYTHONPATH": sys.argv[1],
-    "SGLANG_IS_FLASHINFER_AVAILABLE": "false",
-    "TVM_FFI_CACHE_DIR": "/tmp/sg/jit",
-    "TVM_FFI_GPU_BACKEND": "cuda",
-    "SGLANG_JIT_CACHE_DIR": "/tmp/sg/jit21",
-    "SGLANG_SKIP_SGL_KERNEL_VERSION_CHECK": "1",
-    "SGLANG_UNIFIED_RADIX_TREE_CORE_BACKEND": "python",
-}))
-PY
-)
-export MILEPOST_SGLANG_PYTHON=$(command -v python3)
-export MILEPOST_SGLANG_ENVIRONMENT=$server_environment
-export MILEPOST_SGLANG_OPTIONS='{"attention-backend": "fa3", "disable-prefill-cuda-graph": true, "cuda-graph-max-bs-decode": 256}'
-export PYTHONPATH=$site:$PYTHONPATH:$root/tests OMP_NUM_THREADS=1 PYTHONUNBUFFERED=1
-export LD_LIBRARY_PATH=$(python3 -c 'import nvidia, pathlib; print(pathlib.Path(list(nvidia.__path__)[0]) / "cu13/lib")'):${LD_LIBRARY_PATH:-}
-# Keep what the machine keeps: see the notes on NVLink multicast.
+export PYTHONPATH=$site:$root/tests
+MILEPOST_SGLANG_PYTHON=$(command -v python3)
+# What the pruned kernels need (SGLang's stand-ins for flashinfer, its prebuilt kernels).
+MILEPOST_SGLANG_ENVIRONMENT='{"PYTHONPATH": "'$SGLANG_SITE'", "SGLANG_IS_FLASHINFER_AVAILABLE": "false",
+  "TVM_FFI_CACHE_DIR": "/tmp/sg/jit", "TVM_FFI_GPU_BACKEND": "cuda", "SGLANG_JIT_CACHE_DIR": "/tmp/sg/jit21",
+  "SGLANG_SKIP_SGL_KERNEL_VERSION_CHECK": "1", "SGLANG_UNIFIED_RADIX_TREE_CORE_BACKEND": "python"}'
+MILEPOST_SGLANG_OPTIONS='{"attention-backend": "fa3", "disable-prefill-cuda-graph": true, "cuda-graph-max-bs-decode": 256}'
+export MILEPOST_SGLANG_PYTHON MILEPOST_SGLANG_ENVIRONMENT MILEPOST_SGLANG_OPTIONS
+# NVLink multicast stays off where GPUs are shared.
 export NCCL_NVLS_ENABLE=0 TORCH_SYMM_MEM_DISABLE_MULTICAST=1 NVSHMEM_DISABLE_NVLS=1
-milepost() { python3 -P -c 'import sys; from milepost.launch.cli import main; sys.exit(main())' "$@"; }
 
-contract() {
-  MILEPOST_ENGINE_DEVICE=cuda timeout 280 python3 -P -m pytest -q -p no:cacheprovider -k sglang tests/contract 2>&1 |
-    tee "$out/contract.log" | tail -40
+suite() {
+  timeout 280 env MILEPOST_ENGINE_DEVICE=cuda "$2" python3 -P -m pytest -q -p no:cacheprovider -k "$1" tests/contract 2>&1 |
+    tee "$out/contract-$1.log" | tail -45 | cut -c1-400
 }
+old() { suite sglang-old "MILEPOST_SGLANG_OLD=${SGLANG_SITE_OLD:-}"; }
+contract() { suite sglang A=; }
 
 speed() {
   timeout 290 python3 -P tests/gpu/sglang_speed.py 2>"$out/speed.err" | tee "$out/speed.jsonl"

@@ -52,8 +52,12 @@ def _register_host_buffers() -> None:
 def _allow_seeds() -> None:
     """`--enable-deterministic-inference` brings seeds of requests; CPU kernels stay as they are."""
     import sglang.srt.batch_invariant_ops as package
-    from sglang.srt.arg_groups import choices
     from sglang.srt.batch_invariant_ops import batch_invariant_ops as module
+
+    try:
+        from sglang.srt.arg_groups import choices
+    except ImportError:  # until 0.5.19
+        from sglang.srt import server_args as choices
 
     choices.add_deterministic_attention_backend_choices(["torch_native"])
     choices.add_radix_supported_deterministic_attention_backend_choices(["torch_native"])
