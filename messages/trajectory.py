@@ -54,6 +54,8 @@ class Certificate(Struct, frozen=True, kw_only=True):
     sampling: SamplingParams
     canonical_mismatch: str | None = None
     """First difference between the row and a canonical re-rendering; a diagnostic, no verdict."""
+    mismatch_kinds: tuple[str, ...] = ()
+    """Kinds of all such differences."""
     seal: str = ""
     """xxh3-128 hex over everything that the session said of the row, `milepost.actors.seal`."""
 

@@ -7,7 +7,12 @@ from dataclasses import dataclass, field
 
 from milepost.actors.buffer.groups import Assembly, StoredGroup
 from milepost.actors.buffer.marks import Handed
-from milepost.actors.buffer.metrics import batch_metrics, queue_metrics, version_metrics
+from milepost.actors.buffer.metrics import (
+    batch_metrics,
+    mismatch_metrics,
+    queue_metrics,
+    version_metrics,
+)
 from milepost.actors.buffer.settings import BufferSettings
 from milepost.actors.buffer.split import Piece, split_batch
 from milepost.actors.buffer.waste import Waste
@@ -220,6 +225,7 @@ class Batches:
     def _metrics(self, groups: Sequence[StoredGroup]) -> dict[str, float]:
         metrics = batch_metrics(groups, self.settings.success_metric)
         if not self.settings.imports:
+            metrics |= mismatch_metrics(groups, self.settings.history)
             metrics |= version_metrics(groups, self.published)
             metrics |= queue_metrics(groups, list(self.queue.values()), self.published)
         return metrics

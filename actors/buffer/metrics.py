@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from statistics import fmean, median
+from typing import Final, Literal
 
 from milepost.actors.buffer.groups import StoredGroup
 from milepost.actors.buffer.staleness import versions_of
@@ -49,6 +50,31 @@ def _spread_metrics(groups: Sequence[StoredGroup]) -> dict[str, float]:
     for reward in flat:
         name = f"rollout/zero_std/count_{round(reward, 1):g}"
         metrics[name] = metrics.get(name, 0.0) + 1.0
+    return metrics
+
+
+MISMATCHES: Final = (
+    "special_token_count",
+    "special_token_type",
+    "non_assistant_text",
+    "assistant_text",
+)
+"""Kinds of difference between a row and its canonical rendering, the harmless one last."""
+
+
+def mismatch_metrics(
+    groups: Sequence[StoredGroup], history: Literal["linear", "tree"]
+) -> dict[str, float]:
+    """Share of rows that differ from their canonical rendering, in any way and by kind.
+
+    All but `assistant_text` should be 0: they mean a broken template or seam. `v1` are linear
+    sessions, `v2` are trees.
+    """
+    found = [set(row.certificate.mismatch_kinds) for group in groups for row in group.trajectories]
+    name = f"rollout/tito_session_mismatch_rate/{'v1' if history == 'linear' else 'v2'}"
+    metrics = {name: sum(map(bool, found)) / len(found)}
+    for kind in MISMATCHES:
+        metrics[f"{name}/{kind}"] = sum(kind in kinds for kinds in found) / len(found)
     return metrics
 
 

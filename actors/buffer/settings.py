@@ -35,6 +35,8 @@ class BufferSettings:
     journal: bool
     success_metric: str
     checkpoints_named: int
+    history: Literal["linear", "tree"] = "linear"
+    """Of the sessions that the rows come from."""
 
     @classmethod
     def of(cls, topology: Topology) -> BufferSettings:
@@ -78,6 +80,7 @@ class BufferSettings:
             journal=buffer.journal and not imports,
             success_metric=topology.data.success_metric if topology.data else "solved",
             checkpoints_named=topology.run.checkpoints_keep,
+            history=topology.actors.session.history if topology.actors.session else "linear",
         )
 
 

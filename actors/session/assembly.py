@@ -12,23 +12,21 @@ from msgspec.structs import replace
 from milepost.actors.arrays import to_bulk
 from milepost.actors.seal import sealed
 from milepost.actors.session.leaves import LeafFault, LeafRules, leaf_of
+from milepost.actors.session.text.canonical import SAME
 from milepost.actors.session.text.conversation import conversation_row
-from milepost.actors.session.text.mismatch import compare_rows
-from milepost.actors.session.text.template import RenderFailed
 from milepost.messages.shared import FinishReason, SamplingParams, Status
 from milepost.messages.trajectory import Certificate, Provenance, Trajectory, TurnBoundary
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from numpy.typing import NDArray
 
     from milepost.actors.session.leaves import Leaf
     from milepost.actors.session.record import Branch
     from milepost.actors.session.row import TokenRow
+    from milepost.actors.session.text.canonical import Comparison
     from milepost.actors.session.text.rendering import Renderer
     from milepost.messages.session import FinishTrajectory, SessionSpec
-    from milepost.messages.shared import ChatMessage, Prompt
+    from milepost.messages.shared import Prompt
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +91,7 @@ class RowMaker:
         metadata = {**leaf.metadata, **self.metadata, "limit": limit}
         if num_rows > 1:
             metadata["turns"] = list(leaf.path)
-        mismatch = canonical_mismatch(branch.messages, branch.tools, row, self.renderer)
+        found = self.renderer.canon.compare(branch.messages, branch.tools, row)
         return Trajectory(
             trajectory_id=spec.trajectory_id,
             group_id=spec.group_id,
@@ -106,7 +104,7 @@ class RowMaker:
             provenance=to_bulk(row.provenance, "uint8"),
             spans=tuple(row.spans),
             turns=turns,
-            certificate=_certificate(self.renderer, spec.sampling, mismatch),
+            certificate=_certificate(self.renderer, spec.sampling, found),
             group_size=spec.group_size,
             num_sampled_tokens=int(np.count_nonzero(sampled)),
             row=place,
@@ -128,27 +126,6 @@ def _partly_trained(
             mask[turn.prompt_end : turn.end] = 0
         turns.append(replace(turn, trained=trained))
     return mask, tuple(turns)
-
-
-def canonical_mismatch(
-    messages: Sequence[ChatMessage],
-    tools: Sequence[dict[str, Any]],
-    row: TokenRow,
-    renderer: Renderer,
-) -> str | None:
-    """First difference between the row and the conversation rendered as a whole, if there is one.
-
-    A last reply that was cut off is compared as if it had ended: nobody sampled its end.
-    """
-    token_ids = row.token_ids.tolist()
-    if row.turns and row.turns[-1].finish_reason is not FinishReason.STOP:
-        token_ids.append(renderer.family.stop_token_ids[0])
-    try:
-        text = renderer.template.render(messages, tools, generate=False)
-    except RenderFailed as error:
-        return f"not_rendered: {error}"
-    found = compare_rows(text, token_ids, renderer.tokenizer, renderer.family)
-    return str(found[0]) if found else None
 
 
 def import_conversation(prompt: Prompt, group_id: str, renderer: Renderer) -> Trajectory:
@@ -185,18 +162,19 @@ def import_conversation(prompt: Prompt, group_id: str, renderer: Renderer) -> Tr
         provenance=to_bulk(row.provenance, "uint8"),
         spans=(),
         turns=tuple(turns),
-        certificate=_certificate(renderer, SamplingParams(), None),
+        certificate=_certificate(renderer, SamplingParams(), SAME),
         num_sampled_tokens=int(np.count_nonzero(recorded)),
         metadata=prompt.metadata,
     )
     return sealed(trajectory)
 
 
-def _certificate(renderer: Renderer, sampling: SamplingParams, mismatch: str | None) -> Certificate:
+def _certificate(renderer: Renderer, sampling: SamplingParams, found: Comparison) -> Certificate:
     return Certificate(
         tokenizer_hash=renderer.tokenizer.content_hash,
         template_hash=renderer.template.content_hash,
         family=renderer.family.name,
         sampling=sampling,
-        canonical_mismatch=mismatch,
+        canonical_mismatch=found.first,
+        mismatch_kinds=found.kinds,
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -81,10 +80,8 @@ class Desk:
             for engine, names in forgotten.items()
         ]
 
-    def count_mismatch(self, mismatch: str | None) -> None:
+    def count_mismatches(self, kinds: tuple[str, ...]) -> None:
         """Keep the books of the canonical comparison."""
-        if mismatch is not None:
-            kind = mismatch.partition(":")[0].partition(" ")[0]
-            counts = Counter(self.counters.mismatches)
-            counts[kind] += 1
-            self.counters.mismatches = dict(counts)
+        counts = self.counters.mismatches
+        for kind in kinds:
+            counts[kind] = counts.get(kind, 0) + 1

@@ -134,7 +134,7 @@ class Endings:
         counters = self.desk.counters
         counters.rows += len(result)
         for row in result:
-            self.desk.count_mismatch(row.certificate.canonical_mismatch)
+            self.desk.count_mismatches(row.certificate.mismatch_kinds)
         trained = sum(bytes(row.loss_mask.data).count(1) for row in result)
         counters.tokens_wasted += session.record.num_sampled_tokens - trained
         session.ending.rows = result

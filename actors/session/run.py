@@ -16,6 +16,7 @@ from milepost.actors.session.history import LinearHistory
 from milepost.actors.session.leaves import LeafRules
 from milepost.actors.session.matchers import resolve_matcher
 from milepost.actors.session.record import LinearRecord
+from milepost.actors.session.text.canonical import Canon
 from milepost.actors.session.text.proof import make_renderer, prove
 from milepost.actors.session.text.template import RenderFailed
 from milepost.actors.session.tree import TreeRecord
@@ -124,6 +125,8 @@ def load_renderer(model: ModelConfig, config: SessionConfig) -> Renderer:
         As `run`.
     """
     renderer = make_renderer(Path(model.path), model.family, config.template_options)
-    if faults := [each for each in prove(renderer) if each.is_fault]:
+    findings = list(prove(renderer))
+    renderer.canon = Canon(renderer, appends_only=not findings)
+    if faults := [each for each in findings if each.is_fault]:
         raise RenderFailed(f"family {model.family} does not fit the chat template: {faults[0]}")
     return renderer

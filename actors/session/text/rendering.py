@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from milepost.actors.session.text.canonical import Canon
 from milepost.actors.session.text.provenance import find_contents, mark_tokens
 from milepost.actors.session.text.template import RenderFailed
 
@@ -57,6 +58,7 @@ class Renderer:
         self.tokenizer = tokenizer
         self.template = template
         self.family = family
+        self.canon = Canon(self)
         self._pieces: dict[bytes, Piece] = {}
         # A family has very few bases, unless its template looks at tool calls.
         self._base_text = lru_cache(maxsize=64)(self._render_base)

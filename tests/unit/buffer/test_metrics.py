@@ -6,7 +6,13 @@ from msgspec.structs import replace
 from unit.buffer.kit import group, row
 
 from milepost.actors.buffer.groups import complete_group
-from milepost.actors.buffer.metrics import batch_metrics, is_flat, queue_metrics, version_metrics
+from milepost.actors.buffer.metrics import (
+    batch_metrics,
+    is_flat,
+    mismatch_metrics,
+    queue_metrics,
+    version_metrics,
+)
 from milepost.actors.buffer.split import split_batch
 from milepost.messages.shared import Status
 
@@ -83,3 +89,18 @@ def test_the_queue_is_told_apart_from_what_left_it() -> None:
     assert metrics["rollout/fully_async/avg_staleness"] == 2.0
     assert metrics["rollout/fully_async/buffer_avg_staleness"] == 2.0
     assert metrics["rollout/fully_async/buffer_max_staleness"] == 4.0
+
+
+def test_rows_that_differ_from_their_canonical_rendering_are_told_without_being_asked() -> None:
+    """Users of other systems cannot tell whether their run drifts."""
+    odd = row("a.0", 0)
+    kinds = ("assistant_text", "special_token_count")
+    odd = replace(odd, certificate=replace(odd.certificate, mismatch_kinds=kinds))
+    groups = [complete_group("a", [(odd,), (row("a.1", 0),)])]
+    name = "rollout/tito_session_mismatch_rate"
+    metrics = mismatch_metrics(groups, "linear")
+    assert metrics[f"{name}/v1"] == 0.5
+    assert metrics[f"{name}/v1/assistant_text"] == 0.5
+    assert metrics[f"{name}/v1/special_token_count"] == 0.5
+    assert metrics[f"{name}/v1/non_assistant_text"] == 0.0
+    assert f"{name}/v2" in mismatch_metrics(groups, "tree")
