@@ -14,6 +14,8 @@ import msgspec
 from msgspec import Struct
 from wire import protocol_tables
 
+from milepost.actors.session.families.declared import ALL_ROLES, Declaration
+from milepost.actors.session.families.table import DECLARATIONS
 from milepost.configs.actors import RestartConfig
 from milepost.configs.topology import ActorsConfig, Topology
 from milepost.supervisor.checks import CHECKS, Stage
@@ -149,7 +151,40 @@ def _field_docs(kind: type[Struct]) -> dict[str, str]:
     return found
 
 
+def families_table() -> Iterator[str]:
+    """Every declared family, and the default."""
+    yield "| family | models | stop tokens | seam | replies | verified on |"
+    yield "| --- | --- | --- | --- | --- | --- |"
+    for each in DECLARATIONS.values():
+        stops = ", ".join(f"`{_cell(stop)}`" for stop in each.stops)
+        verified = f"the vendor's {each.verified}" if each.verified else "**unverified**"
+        replies = f"{each.reads}; no {missing}" if (missing := _missing(each)) else each.reads
+        yield f"| {each.name} | {each.models} | {stops} | {_seam(each)} | {replies} | {verified} |"
+    yield (
+        "| default | any other, best effort | `eos_token` | none | `<think>`, JSON in `<tool_call>` "
+        "| **unverified** |"
+    )
+
+
+def _seam(each: Declaration) -> str:
+    parts = [f"{each.after_end!r} after `{_cell(each.stops[0])}`"] if each.after_end else []
+    for old, new in each.dropped.items():
+        parts.append(
+            f"`{_cell(old)}` becomes `{_cell(new)}`" if new else f"`{_cell(old)}` is dropped"
+        )
+    return ", ".join(parts) or "none"
+
+
+def _missing(each: Declaration) -> str:
+    return ", ".join(f"{role} messages later on" for role in sorted(ALL_ROLES - each.roles))
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")
+
+
 TABLES: Final = {
+    ("actors/session.md", "families"): families_table,
     ("operating.md", "checks"): checks_table,
     ("topology.md", "tables"): topology_tables,
     **protocol_tables.TABLES,

@@ -73,6 +73,8 @@ class Declaration:
     opener: str
     """What opens an assistant message."""
     make_parser: MakeParser
+    reads: str
+    """What the parser reads, for the docs."""
     after_end: str = ""
     """One token that the template writes after the first stop token, and no model samples."""
     dropped: Mapping[str, str] = field(default_factory=dict)

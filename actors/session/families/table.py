@@ -25,6 +25,7 @@ QWEN3: Final = Declaration(
     frame=("<|im_start|>",),
     opener="<|im_start|>assistant\n",
     make_parser=markup(json_call),
+    reads="`<think>`, JSON in `<tool_call>`",
     after_end="\n",
     trailing=("\n",),
 )
@@ -42,6 +43,7 @@ QWEN35: Final = replace(
     models="Qwen3.5, Qwen3-Coder",
     verified="",
     make_parser=markup(function_call),
+    reads="`<think>`, `<function=f><parameter=p>` in `<tool_call>`",
     arguments="object",
 )
 
@@ -61,6 +63,7 @@ GLM: Final = Declaration(
     frame=("<|assistant|>", "<|system|>"),
     opener="<|assistant|>",
     make_parser=markup(glm_call),
+    reads="`<think>`, `f<arg_key><arg_value>` in `<tool_call>`",
     # They end a reply and open the next message; the next message brings its own.
     dropped={"<|user|>": "", "<|observation|>": ""},
     trailing=("<|user|>", "<|observation|>", "<|endoftext|>"),
@@ -76,6 +79,7 @@ DEEPSEEK_V32: Final = Declaration(
     frame=("<｜User｜>", "<｜Assistant｜>"),
     opener="<｜Assistant｜>",
     make_parser=markup(dsml_calls, ("<｜DSML｜function_calls>", "</｜DSML｜function_calls>")),
+    reads="`<think>`, DSML `function_calls`",
     trailing=("<｜Assistant｜>",),
     # After results of tools the model goes on without an opener.
     spans="rendered",
@@ -88,6 +92,7 @@ DEEPSEEK_V4: Final = replace(
     name="deepseek_v4",
     models="DeepSeek V4",
     make_parser=markup(dsml_calls, ("<｜DSML｜tool_calls>", "</｜DSML｜tool_calls>")),
+    reads="`<think>`, DSML `tool_calls`",
     roles=frozenset({"user", "assistant", "tool"}),
     base="exchange",
     template="deepseek_v4.jinja",
@@ -100,6 +105,7 @@ KIMI: Final = Declaration(
     frame=("<|im_user|>", "<|im_assistant|>", "<|im_system|>", "<|im_middle|>"),
     opener="<|im_assistant|>assistant<|im_middle|>",
     make_parser=markup(kimi_calls, ("<|tool_calls_section_begin|>", "<|tool_calls_section_end|>")),
+    reads="`<think>`, calls with ids of their own in a section",
     base="calls",
     options={"preserve_thinking": True},
 )
@@ -111,6 +117,7 @@ MINIMAX: Final = Declaration(
     frame=("]~b]",),
     opener="]~b]ai\n",
     make_parser=markup(invoke_calls, ("<minimax:tool_call>", "</minimax:tool_call>")),
+    reads="`<think>`, `<invoke>` in `<minimax:tool_call>`",
     after_end="\n",
     trailing=("\n",),
     roles=frozenset({"user", "assistant", "tool"}),
@@ -126,6 +133,7 @@ LLAMA3: Final = Declaration(
     frame=("<|start_header_id|>", "<|end_header_id|>"),
     opener="<|start_header_id|>assistant<|end_header_id|>\n\n",
     make_parser=bare_json,
+    reads="text, or JSON calls and nothing else",
     arguments="object",
 )
 
@@ -137,6 +145,7 @@ GPT_OSS: Final = Declaration(
     frame=("<|start|>", "<|channel|>", "<|message|>", "<|end|>"),
     opener="<|start|>assistant",
     make_parser=harmony,
+    reads="messages on channels; calls by recipient",
     # In a history, a final message ends like any other.
     dropped={"<|return|>": "<|end|>"},
     base="calls",
