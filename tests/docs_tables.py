@@ -161,8 +161,8 @@ def families_table() -> Iterator[str]:
         replies = f"{each.reads}; no {missing}" if (missing := _missing(each)) else each.reads
         yield f"| {each.name} | {each.models} | {stops} | {_seam(each)} | {replies} | {verified} |"
     yield (
-        "| default | any other, best effort | `eos_token` | none | `<think>`, JSON in `<tool_call>` "
-        "| **unverified** |"
+        "| default | any other, best effort | `eos_token` | none "
+        "| `<think>`, JSON in `<tool_call>` | **unverified** |"
     )
 
 
