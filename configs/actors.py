@@ -33,6 +33,13 @@ class RolloutConfig(Config, kw_only=True):
     trajectories_in_flight_max: Positive = 128
     """The budget: sampled trajectories issued and not yet in a complete, stored group."""
     refill: Literal["sample", "group"] = "sample"
+    over_sampling_groups: NonNegative = 0
+    """Groups sampled beyond what batches need, so that none waits for its slowest group: at every
+    step in the synchronous mode, else at the end of the run. What misses its batch is dropped, and
+    issued again if `actors.buffer.unused` is `retry`."""
+    partial_rollout: bool = False
+    """Synchronous mode, with over-sampling: groups that miss their batch go on under the next
+    version instead, and are in the next batch."""
     episode_retries_max: NonNegative = 3
     """Attempts after the first for one trajectory whose episode failed."""
     failed: Literal["retry", "drop_group", "smaller_group"] = "retry"

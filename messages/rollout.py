@@ -79,7 +79,8 @@ class GroupDropped(Message, kw_only=True):
     retry: bool
     """True: issue the prompt again as a new group."""
     consumed: bool = False
-    """True: it was in a batch already, so its credit is spent and does not come back."""
+    """True: its credit is spent and does not come back: it was in a batch already, or was sampled
+    beyond need."""
 
 
 class StoreRecovered(Message, kw_only=True):
@@ -94,7 +95,7 @@ class StoreRecovered(Message, kw_only=True):
     trained: dict[str, NonNegative]
     """Group -> step, for groups trained since the oldest checkpoint that is kept."""
     groups_spent: NonNegative
-    """Groups trained, or refused at the trainer's door, since the run began."""
+    """Groups trained, or dropped with their credit spent, since the run began."""
 
 
 class EpisodesAlive(Message, kw_only=True):

@@ -109,17 +109,40 @@ class Batches:
         """Groups that may have been issued since the run began, dropped ones not counted.
 
         What left the queue into batches or has to replace what the door refused of them, plus the
-        room there is now: at most `groups_max`, what the remaining steps need, and, when paced,
-        what can be consumed within the bound. Versions are absolute, so a resume at a high version
-        changes nothing.
+        room there is now: at most `groups_max`, what the remaining steps need (and as many more as
+        are to be over-sampled), and, when paced, what can be consumed within the bound. Versions
+        are absolute, so a resume at a high version changes nothing.
         """
         settings = self.settings
-        batches = settings.steps - self.next_version
-        if settings.pace is not None:
-            batches = min(batches, self._first_too_late(settings.pace) - self.next_version)
-        room = min(settings.groups_max, settings.groups_per_step * max(0, batches))
+        batches = self._batches_allowed()
+        extra = settings.over_sampled if settings.sync or settings.pace is None else 0
+        wanted = settings.groups_per_step * batches + (extra if batches else 0)
+        room = min(settings.groups_max, wanted)
         handed = sum(len(cut.groups) + self._lacks(cut) for cut in self.untrained())
         return num_spent + handed + room
+
+    def _batches_allowed(self) -> int:
+        """Batches that may be cut before the next version is published, if that is a bound."""
+        batches = self.settings.steps - self.next_version
+        if self.settings.pace is not None:
+            batches = min(batches, self._first_too_late(self.settings.pace) - self.next_version)
+        return max(0, batches)
+
+    @property
+    def is_closed(self) -> bool:
+        """True when nothing that is sampled now can be in any batch, or must not be.
+
+        That is after the last step; and, with whole groups dropped in the synchronous mode, from
+        the cut of a batch until the next version is published.
+        """
+        if self.num_lacking:
+            return False
+        if self.next_version >= self.settings.steps:
+            return True
+        drops = self.settings.over_sampled and self.settings.sync
+        if not drops or self.settings.partial or self.published is None:
+            return False
+        return not self._batches_allowed()
 
     def _first_too_late(self, pace: int) -> int:
         """Version of the first batch that is trained when too new a version is published.

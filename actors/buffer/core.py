@@ -16,13 +16,12 @@ Dies: when its journal cannot be written, or a filter of the user's fails.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from itertools import chain
 from typing import TYPE_CHECKING
 
 from milepost.actors.buffer.batches import Batches
 from milepost.actors.buffer.courier import Courier
 from milepost.actors.buffer.filters import Sieve
-from milepost.actors.buffer.groups import Assembly, StoredGroup, complete_group
+from milepost.actors.buffer.groups import Assembling, Assembly, StoredGroup
 from milepost.actors.buffer.marks import Covered, Fates, Gone, Handed, Mark, Spent
 from milepost.actors.buffer.waste import Waste
 from milepost.actors.buffer.work import KeepGroup, WriteMarks
@@ -79,7 +78,7 @@ class Buffer:
     fates: Fates
     batches: Batches
     waste: Waste = field(default_factory=Waste)
-    assembling: dict[str, Assembly] = field(default_factory=dict)
+    assembling: Assembling = field(default_factory=Assembling)
     storing: dict[str, StoredGroup] = field(default_factory=dict)
     """Complete, on their way into the journal."""
     courier: Courier = field(init=False)
@@ -194,30 +193,24 @@ class Buffer:
             return [Tell("rollout", dropped)]
         if self._holds(name):
             return []  # its word is on the way: GroupStored follows the journal
-        assembly = self.assembling.setdefault(name, Assembly(name, now_s))
-        assembly.size = message.size
-        return self._completed((assembly,))
+        return self._completed((self.assembling.open(name, message.size, now_s),))
 
     def _resized(self, message: GroupResized) -> list[Effect]:
-        if assembly := self.assembling.get(message.group_id):
+        if assembly := self.assembling.groups.get(message.group_id):
             assembly.size = message.size
         return self._completed((assembly,) if assembly else ())
 
     def _arrived(self, members: Sequence[tuple[Trajectory, ...]], now_s: float) -> list[Effect]:
         touched: dict[str, Assembly] = {}
         for rows in members:
-            trajectory = rows[0]
-            name = trajectory.group_id
+            name = rows[0].group_id
             known = self._holds(name) or name in self.fates.trained or name in self.fates.gone
-            assembly = self.assembling.get(name)
-            if known or (assembly and trajectory.trajectory_id in assembly.members):
-                self.waste.add("late_duplicate", rows)
-                continue
+            size = 1 if self.settings.imports else 0
+            assembly = None if known else self.assembling.add(rows, size, now_s)
             if assembly is None:
-                size = 1 if self.settings.imports else 0
-                assembly = self.assembling[name] = Assembly(name, now_s, size=size)
-            assembly.members[trajectory.trajectory_id] = rows
-            touched[name] = assembly
+                self.waste.add("late_duplicate", rows)
+            else:
+                touched[name] = assembly
         return self._completed(tuple(touched.values()))
 
     def _holds(self, name: str) -> bool:
@@ -227,11 +220,7 @@ class Buffer:
         """Judge and store what has become complete."""
         effects: list[Effect] = []
         kept: list[StoredGroup] = []
-        for assembly in assemblies:
-            if not assembly.is_complete:
-                continue
-            del self.assembling[assembly.group_id]
-            group = complete_group(assembly.group_id, assembly.members.values())
+        for group in self.assembling.take_complete(assemblies):
             if reason := self.sieve.reason(group.rewards):
                 self.waste.add(f"filtered_{reason}", group.trajectories)
                 self.waste.count_filtered(reason)
@@ -267,8 +256,7 @@ class Buffer:
     def _abandoned(self, message: GroupAbandoned) -> list[Effect]:
         """Let a group go, unless a batch has it already."""
         name = message.group_id
-        if assembly := self.assembling.pop(name, None):
-            self.waste.add("abandoned", tuple(chain.from_iterable(assembly.members.values())))
+        self.waste.add("abandoned", self.assembling.pop(name))
         if name in self.fates.trained or self.batches.was_handed(name):
             return []
         if name in self.storing:
@@ -306,7 +294,20 @@ class Buffer:
             self.fates.apply(handed)
             if self.settings.journal:
                 effects.append(WriteMarks(f"handed/{cut.step}", (handed,)))
-        return effects + self.batches.answer(now_s)
+        return [*effects, *self.batches.answer(now_s), *self._drop_surplus()]
+
+    def _drop_surplus(self) -> list[Effect]:
+        """What was sampled beyond need, and no batch can take any more."""
+        effects: list[Effect] = []
+        closed = self.batches.is_closed
+        for name in [*self.batches.queue, *self.assembling.announced()] if closed else ():
+            group = self.batches.queue.pop(name, None)
+            rows = group.trajectories if group else self.assembling.pop(name)
+            self.waste.add("dropped_over_sampled", rows)
+            # Their credits are spent, or others would go out in their place at once.
+            retry = self.settings.retries_unused
+            effects += self._drop(name, "over_sampled", retry=retry, consumed=True)
+        return effects
 
     def _trained(self, message: StepTrained) -> list[Effect]:
         """A batch is spent, and with it every older one: word of that died with our journal."""
@@ -321,7 +322,7 @@ class Buffer:
     def _spent(self, step: int, version: int, names: tuple[str, ...]) -> list[Effect]:
         self.batches.trained(step, names)
         for name in names:
-            self.assembling.pop(name, None)
+            self.assembling.pop(name)
         told = GroupsTrained(group_ids=names, step=step, version=version)
         spent = Spent(step=step, version=version, groups=names)
         return self._mark((spent,), [self.courier.trained(told)])
@@ -380,13 +381,13 @@ class Buffer:
         most = self.settings.groups_max + self.batches.num_lacking
         assert held <= most, f"BU-1 (capacity): {held} groups, {most} are the most"
         assert not self.storing.keys() & self.batches.queue.keys()
-        assert not self.assembling.keys() & self.batches.queue.keys()
+        assert not self.assembling.groups.keys() & self.batches.queue.keys()
         self.batches.validate()
 
     def statistics(self) -> dict[str, object]:
         """Depths, versions and the waste statement."""
         return {
-            "assembling": len(self.assembling),
+            "assembling": len(self.assembling.groups),
             "storing": len(self.storing),
             "spent": self.fates.num_spent,
             "granted_groups": self._granted,
@@ -396,4 +397,4 @@ class Buffer:
 
     def working_on(self) -> str:
         """Which trajectory the next batch waits for, in names."""
-        return self.batches.working_on(self.assembling.values())
+        return self.batches.working_on(self.assembling.groups.values())

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import chain
 
 import msgspec
 
@@ -25,6 +26,50 @@ class Assembly:
     def is_complete(self) -> bool:
         """True when every announced member is here."""
         return 0 < self.size <= len(self.members)
+
+
+@dataclass(slots=True)
+class Assembling:
+    """Every group whose members are still coming, by name."""
+
+    groups: dict[str, Assembly] = field(default_factory=dict)
+
+    def open(self, name: str, size: int, now_s: float) -> Assembly:
+        """The group was announced, perhaps after its first members."""
+        assembly = self.groups.setdefault(name, Assembly(name, now_s))
+        assembly.size = size
+        return assembly
+
+    def add(self, rows: tuple[Trajectory, ...], size: int, now_s: float) -> Assembly | None:
+        """One member with all its rows came; None when it is here already.
+
+        Args:
+            rows: of the member.
+            size: of its group, when nobody announces groups; else 0.
+            now_s: now.
+        """
+        name, member = rows[0].group_id, rows[0].trajectory_id
+        assembly = self.groups.setdefault(name, Assembly(name, now_s, size=size))
+        if member in assembly.members:
+            return None
+        assembly.members[member] = rows
+        return assembly
+
+    def announced(self) -> list[str]:
+        """Groups whose size is known."""
+        return [name for name, each in self.groups.items() if each.size]
+
+    def pop(self, name: str) -> tuple[Trajectory, ...]:
+        """Forget the group; the rows that it had."""
+        assembly = self.groups.pop(name, None)
+        return tuple(chain.from_iterable(assembly.members.values())) if assembly else ()
+
+    def take_complete(self, assemblies: Iterable[Assembly]) -> Iterator[StoredGroup]:
+        """Those of them that are complete now."""
+        for assembly in assemblies:
+            if assembly.is_complete:
+                del self.groups[assembly.group_id]
+                yield complete_group(assembly.group_id, assembly.members.values())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -32,7 +32,7 @@ class Spent(_Mark, frozen=True, kw_only=True):
 
 
 class Gone(_Mark, frozen=True, kw_only=True):
-    """The group will not be trained. `consumed`: it was in a batch and refused at the door."""
+    """The group will not be trained. `consumed`: its credit is spent, see `GroupDropped`."""
 
     group: str
     reason: str

@@ -26,6 +26,14 @@ class BufferSettings:
     after the one published now; None: no such bound."""
     publish_every: int
     """Batches from one published version to the next."""
+    sync: bool
+    """Rollout and training take turns."""
+    over_sampled: int
+    """Groups issued beyond what batches need."""
+    partial: bool
+    """Synchronous: those that miss their batch go on, into the next one."""
+    retries_unused: bool
+    """Dropped groups are issued again, but for those that filters drop."""
     staleness_max: int | None
     """Groups whose S_old is larger meet `late`."""
     late: Literal["drop", "retry", "correct"]
@@ -62,6 +70,7 @@ class BufferSettings:
                 f"trained; keep the journal, or let the run stop (`temporary`)"
             )
         imports = algorithm.estimator == "sft"
+        rollout = topology.actors.rollout
         return cls(
             steps=topology.run.steps,
             groups_per_step=groups_per_step,
@@ -73,6 +82,10 @@ class BufferSettings:
             publish_every=topology.actors.trainer.publish_every_steps
             if topology.actors.trainer
             else 1,
+            sync=topology.run.mode is Mode.SYNC,
+            over_sampled=rollout.over_sampling_groups if rollout else 0,
+            partial=rollout.partial_rollout if rollout else False,
+            retries_unused=buffer.unused == "retry",
             staleness_max=buffer.max_weight_staleness,
             late=_late(topology),
             filters=load_filters(buffer.filters),

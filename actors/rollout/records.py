@@ -50,7 +50,7 @@ class Dropped(_Record, frozen=True, kw_only=True):
     reason: str
     again: bool
     consumed: bool = False
-    """It was in a batch, so its credit is spent."""
+    """Its credit is spent, see `GroupDropped`."""
 
 
 class Trained(_Record, frozen=True, kw_only=True):

@@ -40,6 +40,7 @@ from milepost.supervisor.checks.wiring import (
     guests_find_a_door,
     model_is_given,
     names_are_free,
+    over_sampling_is_settled,
     staleness_is_settled,
     topology_reads,
 )
@@ -65,6 +66,7 @@ CHECKS: Final = (
     Check("the loss has the terms that are asked for", READING, loss_is_defined),
     Check("the optimizer's numbers and schedule make sense", READING, optimizer_can_step),
     Check("the limit on stale weights and its policy go together", READING, staleness_is_settled),
+    Check("what is sampled beyond need has room and effect", READING, over_sampling_is_settled),
     Check("token limits fit the model, the episode and the micro-batch", READING, tokens_fit),
     Check("work in flight fits every actor that holds it", READING, work_fits),
     Check("leases are longer than any episode", READING, leases_outlast_episodes),

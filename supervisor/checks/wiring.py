@@ -177,6 +177,32 @@ def staleness_is_settled(subject: Subject) -> Iterator[Finding]:
         yield Note(text, f"{where}.max_weight_staleness")
 
 
+def over_sampling_is_settled(subject: Subject) -> Iterator[Finding]:
+    """Groups that are to be sampled beyond need, and never are; a setting without effect."""
+    topology = subject.topology
+    rollout, buffer = topology.actors.rollout, topology.actors.buffer
+    if rollout is None or buffer is None:
+        return
+    extra, where = rollout.over_sampling_groups, "$.actors.rollout"
+    needed = topology.algorithm.prompts_per_step + extra
+    if extra and topology.algorithm.estimator == "sft":
+        what = f"over_sampling_groups = {extra}: recorded conversations are not sampled"
+        yield Problem(what, f"{where}.over_sampling_groups", "remove it")
+    elif extra and buffer.groups_max < needed:
+        what = (
+            f"over_sampling_groups = {extra} and prompts_per_step = "
+            f"{topology.algorithm.prompts_per_step}, but groups_max = {buffer.groups_max}"
+        )
+        yield Problem(what, "$.actors.buffer.groups_max", f"set {needed} or more")
+    if extra and buffer.staleness_policy == "pace":
+        what = f"over_sampling_groups = {extra} would leave groups behind that are in time"
+        remedy = 'remove it, or set staleness_policy = "correct" or "drop"'
+        yield Problem(what, f"{where}.over_sampling_groups", remedy)
+    if rollout.partial_rollout and (topology.run.mode is not Mode.SYNC or not extra):
+        what = "partial_rollout is read only in the synchronous mode with over_sampling_groups"
+        yield Problem(what, f"{where}.partial_rollout", "set both, or remove it")
+
+
 def built_in(topology: Topology) -> tuple[str, ...]:
     """Kinds of built-in actors that the topology has."""
     return tuple(kind for kind in KINDS if topology.names(kind))

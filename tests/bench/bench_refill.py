@@ -4,6 +4,10 @@ Lengths are lognormal (sigma 1, median 1 s), batches are 8 groups of 8, and a tr
 share of the median rollout of one batch. The real rollout and buffer cores run on the simulated
 clock. Ideal: every place is refilled the instant it is free, groups do not exist, and the trainer
 takes any 64 finished trajectories. Synchronous: a batch is sampled, then trained, and so on.
+
+The ideal never waits for the last trajectories of a run. Ours does, unless it may sample some
+groups beyond need: with a short training step, waiting for the very slowest of the last groups is
+a fifth of the whole run. Both are printed.
 """
 
 from __future__ import annotations
@@ -72,14 +76,18 @@ class TimedAgent(Scripted):
                 return []
 
 
-def ours(in_flight: int, step_s: float, refill: str, seed: int) -> float:
+def ours(in_flight: int, step_s: float, refill: str, seed: int, spare: int = 0) -> float:
     """Seconds for `STEPS` steps with the real cores; prints nothing, asserts every invariant."""
     shape = topology(
         steps=STEPS,
         prompts=GROUPS,
         samples=SAMPLES,
         publisher=False,
-        rollout={"trajectories_in_flight_max": in_flight, "refill": refill},
+        rollout={
+            "trajectories_in_flight_max": in_flight,
+            "refill": refill,
+            "over_sampling_groups": spare,
+        },
         buffer={"groups_max": 64, "journal": False},
     )
     settings = RolloutSettings.of(shape)
@@ -143,10 +151,13 @@ def test_refill_by_sample_is_within_five_percent_of_the_ideal(
     step_s = share * batch_s
     sync_s = synchronous(step_s, 1)
     best = sync_s / ideal(in_flight, step_s, 1)
-    sample = sync_s / ours(in_flight, step_s, "sample", 1)
-    group = sync_s / ours(in_flight, step_s, "group", 1)
+    spare = in_flight // SAMPLES
+    exact = sync_s / ours(in_flight, step_s, "sample", 1)
+    sample = sync_s / ours(in_flight, step_s, "sample", 1, spare)
+    group = sync_s / ours(in_flight, step_s, "group", 1, spare)
     print(
-        f"\n{in_flight:4d} in flight, trainer {share}: speed-up over synchronous: "
-        f"ideal {best:.2f}, by sample {sample:.2f} ({sample / best:.1%}), by group {group:.2f}"
+        f"\n{in_flight:4d} in flight, trainer {share}: speed-up over synchronous: ideal {best:.2f},"
+        f" by sample {sample:.2f} ({sample / best:.1%}) with {spare} spare groups and {exact:.2f} "
+        f"without, by group {group:.2f}"
     )
     assert sample >= 0.95 * best

@@ -69,7 +69,7 @@ class CountsMembersNotNames(Buffer):
 
     def _arrived(self, members: Sequence[tuple[Trajectory, ...]], now_s: float) -> list[Effect]:
         for rows in members:
-            assembly = self.assembling.get(rows[0].group_id)
+            assembly = self.assembling.groups.get(rows[0].group_id)
             if assembly and rows[0].trajectory_id in assembly.members:
                 assembly.members[f"{rows[0].trajectory_id}'"] = rows
                 return self._completed((assembly,))

@@ -172,15 +172,18 @@ class Network:
         return True
 
     def _moves(self) -> list[tuple[str, Any]]:
-        moves: list[tuple[str, Any]] = []
-        for pair, link in self.links.items():
-            if not link or self.actors[pair[1]].core is None:
-                continue
-            if self.blocked and self.blocked.get(pair, 0.0) > self.now_s:
-                continue
-            if pair[1] in self.quick:
-                return [("link", pair)]
-            moves.append(("link", pair))
+        actors, blocked = self.actors, self.blocked
+        moves: list[tuple[str, Any]] = [
+            ("link", pair)
+            for pair, link in self.links.items()
+            if link
+            and actors[pair[1]].core is not None
+            and not (blocked and blocked.get(pair, 0.0) > self.now_s)
+        ]
+        if self.quick:
+            for move in moves:
+                if move[1][1] in self.quick:
+                    return [move]
         for name, actor in self.actors.items():
             if actor.works and actor.core is not None:
                 if f"work of {name}" in self.quick:

@@ -200,7 +200,9 @@ def state_of(core: object) -> str:
             cuts = [
                 (at, c.group_ids, c.is_trained, c.is_written) for at, c in batches._cuts.items()
             ]
-            members = [(a.group_id, a.size, sorted(a.members)) for a in core.assembling.values()]
+            members = [
+                (a.group_id, a.size, sorted(a.members)) for a in core.assembling.groups.values()
+            ]
             return repr((
                 core.fates, cuts, members, list(batches.queue), sorted(core.storing),
                 sorted(batches._parked), core._granted, sorted(core.courier._unheard),

@@ -55,7 +55,7 @@ CANARIES = {
     "room counted from the recovered version": Canary(
         Variant(buffer=naive.capacity_from_recovered_version),
         RESUMES_SLOWLY,
-        "left behind|capacity",
+        "left behind|capacity|does not end",
     ),
     "a rollout actor that waits for the dead": Canary(
         Variant(rollout=naive.WaitsForTheDead.of), AGENTS_DIE, "does not end"

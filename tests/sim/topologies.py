@@ -112,6 +112,12 @@ def swarm_topology(random: Random) -> Topology:
         rollout={
             "refill": random.choice(("sample", "sample", "group")),
             "failed": random.choice(("retry", "retry", "drop_group", "smaller_group")),
+            **_over_sampling(random, sync=sync, paced=policy == "pace" and not sync),
         },
         buffer=buffer,
     )
+
+
+def _over_sampling(random: Random, *, sync: bool, paced: bool) -> dict[str, Any]:
+    extra = 0 if paced else random.choice((0, 0, 1, 2))
+    return {"over_sampling_groups": extra, "partial_rollout": sync and extra > 1}

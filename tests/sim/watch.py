@@ -145,8 +145,8 @@ class Watch:
         assert self._network is not None
         core: Any = self._network.actors["buffer"].core
         pace, every = core.settings.pace, core.settings.publish_every
-        if pace is None:
-            return
+        if pace is None or core.settings.partial:
+            return  # a partial rollout is late by one version on purpose
         for group in core.batches.queue.values():
             if group.versions is not None:
                 due = ((group.versions.oldest + pace) // every + 1) * every - 1

@@ -114,6 +114,8 @@ class World:
     disk: Disk = field(default_factory=Disk)
     network: Network = field(init=False)
     watch: Watch = field(init=False)
+    _needed: set[str] = field(init=False)
+    """Actors that must have finished."""
     _number: int = 0
     _deaths_left: int = 0
     _resumes_left: int = 0
@@ -126,6 +128,7 @@ class World:
         self._delays_left = self.faults.delays if self.faults.delay else 0
         self._resumes_left = self.faults.resumes
         self.watch = Watch(self.topology)
+        self._needed = {"trainer-0", *self.topology.names("evaluator")}
         self._begin(resume_version=None)
 
     # ---- making --------------------------------------------------------------------------
@@ -261,7 +264,7 @@ class World:
     def run(self, steps_max: int = 40_000) -> World:
         """Until every actor that finishes a run has; raises what went wrong."""
         for _ in range(steps_max):
-            if self._is_over():
+            if self._is_over:
                 rollout = self.network.actors["rollout"].core
                 ledger = rollout.book.ledger if isinstance(rollout, Rollout) else None
                 self.watch.ended(self.disk, ledger)
@@ -277,15 +280,13 @@ class World:
         self._number += 1
         if self.faults is not NO_FAULTS:
             self._misbehave()
-        return self._is_over() or self.network.step()
+        return self._is_over or self.network.step()
 
+    @property
     def _is_over(self) -> bool:
         supervisor = self.network.actors["supervisor"].core
         assert isinstance(supervisor, Supervisor)
-        needed = {"trainer-0"}
-        if self.topology.actors.evaluator:
-            needed.add("evaluator")
-        return supervisor.finished >= needed
+        return supervisor.finished >= self._needed
 
     def stuck(self) -> str:
         """What everybody waits for."""

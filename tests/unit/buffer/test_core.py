@@ -97,7 +97,7 @@ def test_an_abandoned_group_is_dropped_and_its_late_members_are_refused() -> Non
     assert play.dropped() == [("g0000000", "episode_failed", False)]
     play.deliver(row("g0000000.1", 0))
     assert play.stored_names() == []
-    assert play.core.assembling == {}
+    assert play.core.assembling.groups == {}
 
 
 def test_a_group_in_a_batch_cannot_be_abandoned_any_more() -> None:

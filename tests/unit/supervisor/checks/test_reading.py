@@ -114,6 +114,17 @@ def test_a_sound_topology_has_no_problem(document: dict[str, Any]) -> None:
         # staleness
         ("actors.buffer.late=drop", "$.actors.buffer.late", "read only with"),
         ("algorithm.correction=none", "$.actors.buffer.staleness_policy", "to be corrected"),
+        # over-sampling
+        (
+            "actors.rollout.over_sampling_groups=57",
+            "$.actors.buffer.groups_max",
+            "over_sampling_groups = 57 and prompts_per_step = 8",
+        ),
+        (
+            "actors.rollout.partial_rollout=true",
+            "$.actors.rollout.partial_rollout",
+            "only in the synchronous mode",
+        ),
         # limits
         ("limits.tokens_max=257", "$.limits.tokens_max", "more than the model's context of 256"),
         ("limits.reply_tokens_max=257", "$.limits.reply_tokens_max", "whole episode"),
@@ -179,6 +190,12 @@ def test_each_rule_tells_its_breach_at_its_place(override: str, where: str, told
         ("algorithm.dual_clip=3.0",),
         ("actors.buffer.staleness_policy=pace", "actors.buffer.late=retry"),
         ("run.mode=sync", "algorithm.correction=none"),
+        ("actors.rollout.over_sampling_groups=56",),
+        (
+            "run.mode=sync",
+            "actors.rollout.over_sampling_groups=2",
+            "actors.rollout.partial_rollout=true",
+        ),
         ("actors.trainer.schedule.warmup_steps=500",),
         ("custom.watch_dog.core=m:f",),
     ],
@@ -193,6 +210,13 @@ def test_a_policy_for_late_groups_needs_a_limit(policy: str) -> None:
     document = merge(document, {"actors": {"buffer": {"staleness_policy": policy}}})
     (found,) = problems(document)
     assert found.where == "$.actors.buffer.max_weight_staleness"
+
+
+def test_paced_groups_are_not_over_sampled() -> None:
+    """Pacing promises that what goes out in time is used in time."""
+    pace = "actors.buffer.staleness_policy=pace"
+    (found,) = problems(GRPO, pace, "actors.rollout.over_sampling_groups=1")
+    assert found.where == "$.actors.rollout.over_sampling_groups"
 
 
 def test_the_words_the_checks_know_are_those_the_actors_know() -> None:

@@ -1,0 +1,64 @@
+"""Groups sampled beyond need: no batch waits for its slowest group, and what is left has a fate."""
+
+from __future__ import annotations
+
+from unit.buffer.kit import Play, settings
+
+from milepost.messages.buffer import GroupOpened, StepTrained
+from milepost.messages.trainer import VersionPublished
+
+
+def synchronous(**fields: object) -> Play:
+    play = Play(settings(sync=True, pace=0, over_sampled=1, groups_max=9, **fields))
+    play.hear(VersionPublished(version=0), "publisher")
+    return play
+
+
+def one_step(play: Play) -> None:
+    """Three groups go out for a batch of two; the third is not complete when it is cut."""
+    assert play.granted() == 3
+    play.hear(GroupOpened(group_id="slow", prompt_id="p", size=2))
+    play.put("g0")
+    play.put("g1")
+    assert play.batch(play.request(0)).group_ids == ("g0", "g1")
+
+
+def test_the_slowest_group_of_a_synchronous_step_is_dropped_when_the_batch_is_cut() -> None:
+    play = synchronous()
+    one_step(play)
+    assert play.dropped() == [("slow", "over_sampled", False)]
+    # Word of a group that went out before the cut may come after it.
+    play.hear(GroupOpened(group_id="late", prompt_id="p", size=2))
+    assert play.dropped() == [("late", "over_sampled", False)]
+    play.hear(StepTrained(step=0, version=1, group_ids=("g0", "g1")), "trainer-0")
+    play.hear(VersionPublished(version=1), "publisher")
+    assert play.granted() == 7, "four are spent, three may go out"
+
+
+def test_what_missed_its_batch_may_be_issued_again() -> None:
+    """Else the prompts with the longest answers would never be trained on."""
+    play = synchronous(retries_unused=True)
+    one_step(play)
+    assert play.dropped() == [("slow", "over_sampled", True)]
+
+
+def test_partial_rollout_keeps_it_for_the_next_batch_with_tokens_of_both_versions() -> None:
+    play = synchronous(partial=True)
+    one_step(play)
+    assert play.dropped() == []
+    play.hear(StepTrained(step=0, version=1, group_ids=("g0", "g1")), "trainer-0")
+    play.hear(VersionPublished(version=1), "publisher")
+    assert play.granted() == 5, "one of three is out still"
+    play.put("g2", 1)
+    play.put("slow", 0, 1)
+    batch = play.batch(play.request(1))
+    assert batch.group_ids == ("slow", "g2"), "the oldest version first"
+    assert batch.metrics["rollout/staleness/delta_gen_mean"] == 0.5
+
+
+def test_without_turns_it_is_the_last_batch_that_does_not_wait() -> None:
+    """The end of an asynchronous run is a synchronous step like any other."""
+    play = Play(settings(steps=1, over_sampled=1, groups_max=9))
+    one_step(play)
+    assert play.dropped() == [("slow", "over_sampled", False)]
+    assert play.granted() == -1
