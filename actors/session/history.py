@@ -109,7 +109,8 @@ class LinearHistory:
 
     def _matched(self, messages: Sequence[ChatMessage]) -> int:
         for index, (stored, replayed) in enumerate(zip(self.messages, messages, strict=False)):
-            if not self._matcher(stored, replayed):
+            # What a door did not parse again is the stored message itself.
+            if stored is not replayed and not self._matcher(stored, replayed):
                 return index
         return min(len(self.messages), len(messages))
 

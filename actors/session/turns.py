@@ -80,10 +80,11 @@ class Turns:
                 f"of attempt {turn.attempt}",
             )
         check_tools(turn.tools)
+        # The door has checked each message when it was new.
+        is_checked = isinstance(turn, DoorTurn) and bool(turn.messages)
+        messages = turn.messages if is_checked else check_messages(turn.messages)
         flights = session.flights.values()
-        plan = session.record.plan(
-            check_messages(turn.messages), turn.tools, in_flight=len(flights)
-        )
+        plan = session.record.plan(messages, turn.tools, in_flight=len(flights))
         if session.record.takes_parallel and any(one.plan.parent == plan.parent for one in flights):
             plan = dataclasses.replace(plan, is_retry=True)
         if plan.base_turns >= spec.limits.turns_max:

@@ -68,7 +68,7 @@ def check_messages(messages: Sequence[ChatMessage]) -> list[ChatMessage]:
     """
     if not messages:
         raise TurnRefused("bad_request", "messages are empty, at least one is needed")
-    return [_checked(message, index) for index, message in enumerate(messages)]
+    return [check_message(message, index) for index, message in enumerate(messages)]
 
 
 def check_tools(tools: Sequence[object]) -> None:
@@ -83,7 +83,12 @@ def check_tools(tools: Sequence[object]) -> None:
             raise TurnRefused("bad_request", f"tools[{index}] has no function with a name: {tool}")
 
 
-def _checked(message: ChatMessage, index: int) -> ChatMessage:
+def check_message(message: ChatMessage, index: int) -> ChatMessage:
+    """One message, as `check_messages` gives it.
+
+    Raises:
+        TurnRefused: kind bad_request.
+    """
     role = message.get("role")
     if role not in ROLES:
         raise TurnRefused(

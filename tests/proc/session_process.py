@@ -9,6 +9,7 @@ import sys
 import tempfile
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from milepost.configs.actors import EngineConfig, SessionConfig
 from milepost.configs.recipes.lookup.clerk import demonstrations
 from milepost.configs.recipes.lookup.directory import TOOLS, VALUES
 from milepost.configs.recipes.tiny.tokenizer import render, train_tokenizer, write_tokenizer
-from milepost.configs.run import ModelConfig, RunConfig
+from milepost.configs.run import LimitsConfig, ModelConfig, RunConfig
 from milepost.configs.spec import ActorSpec, Address
 from milepost.configs.topology import ActorsConfig, Topology
 from milepost.messages.buffer import TrajectoryFinished
@@ -59,6 +60,8 @@ class Scene:
     delivered: list[TrajectoryFinished] = field(default_factory=list)
     engine: Callable[[Generate], Message | None] = lambda _: None
     aborted: Callable[[AbortRequests], None] = lambda _: None
+    after: Callable[[Callable[[], None]], None] = lambda answer: answer()
+    """When the engine's answer goes out."""
     has_begun: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def ask(self, source: str, message: Message) -> Message:
@@ -108,7 +111,7 @@ class Scene:
             case Generate():
                 answer = self.engine(incoming.message)
                 if answer is not None:
-                    bus.reply(incoming, answer)
+                    self.after(partial(bus.reply, incoming, answer))
             case AbortRequests():
                 self.aborted(incoming.message)
             case TrajectoryFinished():
@@ -146,7 +149,13 @@ def write_small_model(folder: Path) -> None:
 
 
 @contextlib.asynccontextmanager
-async def session_process(model: Path, **config: Any) -> AsyncIterator[Scene]:
+async def session_process(
+    model: Path,
+    *,
+    limits: LimitsConfig | None = None,
+    context_tokens_max: int = 4096,
+    **config: Any,
+) -> AsyncIterator[Scene]:
     """Start the actor, greet it, and let it begin; kill it at the end."""
     with tempfile.TemporaryDirectory(prefix="mp-") as name:
         sockets = Path(name)
@@ -155,7 +164,8 @@ async def session_process(model: Path, **config: Any) -> AsyncIterator[Scene]:
         }
         topology = Topology(
             run=RunConfig(name="test", steps=1),
-            model=ModelConfig(path=str(model)),
+            model=ModelConfig(path=str(model), context_tokens_max=context_tokens_max),
+            limits=limits or LimitsConfig(),
             actors=ActorsConfig(session=SessionConfig(**config), engine=EngineConfig()),
         )
         written = sockets / "spec.json"

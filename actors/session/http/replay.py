@@ -13,6 +13,7 @@ from msgspec import Raw
 from xxhash import xxh3_128_digest
 
 from milepost.actors.session.refusal import TurnRefused
+from milepost.actors.session.validation import check_message
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -37,17 +38,45 @@ class Replay:
         spelled: arguments of each sampled call of the session as they were sampled, by call id.
     """
 
-    __slots__ = ("_digests", "_read", "_tools", "_tools_digest", "spelled")
+    __slots__ = (
+        "_body",
+        "_digests",
+        "_end",
+        "_hash",
+        "_read",
+        "_short",
+        "_start",
+        "_tools",
+        "_tools_digest",
+        "spelled",
+    )
 
     def __init__(self, spelled: dict[str, list[str]]) -> None:
         self._digests: list[bytes] = []
         self._read: list[tuple[ChatMessage, ...]] = []
+        self._start = self._end = 0
+        """In the last body: where its list of messages begins, and where the last of them ends."""
+        self._hash = b""
+        """Of the last body up to that end."""
+        self._body = self._short = b""
+        """The request that is read."""
         self._tools: list[dict[str, Any]] = []
         self._tools_digest = b""
         self.spelled = spelled
 
+    def begin(self, body: bytes) -> bytes:
+        """A request: its body without the messages that it repeats from the last one, to the byte.
+
+        Most bodies are the last one with messages added, and are then not even scanned again.
+        """
+        self._body = self._short = body
+        end = self._end
+        if end and body[end : end + 1] == b"," and _digest(body, end) == self._hash:
+            self._short = body[: self._start + 1] + body[end + 1 :]
+        return self._short
+
     def messages(self, raw: bytes, convert: Convert, name: str) -> list[ChatMessage]:
-        """The conversation.
+        """The conversation of the request that was begun; every message of it is checked.
 
         Args:
             raw: JSON of a list of objects.
@@ -55,27 +84,41 @@ class Replay:
             name: of the field.
 
         Raises:
-            TurnRefused: kind bad_request; no such list, or `convert` refuses.
+            TurnRefused: kind bad_request; no such list, or one of them cannot be taken.
         """
         try:
             items = _LIST.decode(raw)
         except msgspec.DecodeError as error:
             raise TurnRefused("bad_request", f"{name}: {error}") from error
         digests = [xxh3_128_digest(item) for item in items]
-        same = 0
-        for old, new in zip(self._digests, digests, strict=False):
-            if old != new:
-                break
-            same += 1
-        read = self._read[:same]
-        for index in range(same, len(items)):
+        is_short = len(self._short) < len(self._body)
+        same = len(self._digests) if is_short else _num_same(self._digests, digests)
+        digests = self._digests[:same] + digests if is_short else digests
+        fresh = items if is_short else items[same:]
+        messages = self._read[:same]
+        for index, raw_item in enumerate(fresh, same):
             try:
-                item = _OBJECT.decode(items[index])
+                item = _OBJECT.decode(raw_item)
             except (msgspec.DecodeError, UnicodeDecodeError) as error:
                 raise TurnRefused("bad_request", f"{name}[{index}]: {error}") from error
-            read.append(convert(item, index))
-        self._digests, self._read = digests, read
-        return [message for messages in read for message in messages]
+            messages.append(
+                tuple(check_message(message, index) for message in convert(item, index))
+            )
+        self._digests, self._read = digests, messages
+        self._mark(raw, name)
+        return [message for converted in messages for message in converted]
+
+    def _mark(self, raw: bytes, name: str) -> None:
+        """Note where the messages stand in this body, for the next one."""
+        body, short = self._body, self._short
+        self._body = self._short = b""
+        start = short.find(b"[", short.find(b'"%s"' % name.encode()) + 1)
+        end = start + len(raw) - 1 + len(body) - len(short)
+        self._end = 0
+        if self._digests and short[start : start + len(raw)] == raw and body[end : end + 1] == b"]":
+            while body[end - 1 : end].isspace():
+                end -= 1
+            self._start, self._end, self._hash = start, end, _digest(body, end)
 
     def tools(
         self, raw: bytes, convert: Callable[[dict[str, Any], int], dict[str, Any]]
@@ -112,3 +155,13 @@ class Replay:
             if msgspec.json.decode(arguments) == value:
                 return arguments
         return msgspec.json.encode(value).decode()
+
+
+def _digest(body: bytes, end: int) -> bytes:
+    return xxh3_128_digest(memoryview(body)[:end])
+
+
+def _num_same(old: list[bytes], new: list[bytes]) -> int:
+    """Length of the beginning that two lists share."""
+    pairs = zip(old, new, strict=False)
+    return next((at for at, (a, b) in enumerate(pairs) if a != b), min(len(old), len(new)))

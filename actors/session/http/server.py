@@ -135,12 +135,21 @@ class HttpServer:
 
     async def _body(self, request: web.BaseRequest) -> bytes:
         """The body, unless it is too large (413) or too slow (the connection is cut)."""
-        if request.content.is_eof():
-            return await request.read()
+        content, length = request.content, request.content_length
+        if length is not None and length > self._config.body_bytes_max:
+            raise web.HTTPRequestEntityTooLarge(self._config.body_bytes_max, length)
         transport = request.transport
-        assert transport is not None, "a request has a transport while it is read"
+        if content.is_eof() or transport is None:
+            return await request.read()
         late = self._loop.call_later(self._config.body_s, transport.abort)
         try:
+            if (
+                length is not None
+                and length <= FRAGMENT_BYTES
+                and not request.headers.get("Content-Encoding")
+            ):
+                # Waking up for each piece of a long history would cost more than reading it.
+                await content.wait_eof()
             return await request.read()
         finally:
             late.cancel()

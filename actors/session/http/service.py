@@ -125,8 +125,9 @@ class Chats:
         Raises:
             TurnRefused: kind bad_request.
         """
-        fields = Fields(body, self._dropped)
-        reading = Reading(session, self._client(session).replays[path], self._options)
+        replay = self._client(session).replays[path]
+        fields = Fields(replay.begin(body), self._dropped)
+        reading = Reading(session, replay, self._options)
         return self._dialects[path].read(fields, reading)
 
     def times(self, session: Session) -> tuple[tuple[float, float], ...]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import random
 from typing import Any
 
 import msgspec
@@ -172,7 +174,8 @@ def test_a_replayed_history_is_read_once() -> None:
         return (item,)
 
     def send(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        return replay.messages(msgspec.json.encode(messages), convert, "messages")
+        body = replay.begin(msgspec.json.encode({"messages": messages}))
+        return replay.messages(Fields(body).raw("messages"), convert, "messages")
 
     first = send(CONVERSATION[:2])
     second = send(CONVERSATION)
@@ -182,6 +185,31 @@ def test_a_replayed_history_is_read_once() -> None:
     assert seen[4:] == [1, 2, 3]
     assert changed[0] is first[0]
     assert changed[1]["content"] == "other"
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_what_was_not_parsed_again_is_what_parsing_gives(seed: int) -> None:
+    """Histories grow, are tried again, change in the middle, are spaced otherwise: all the same."""
+    generator = random.Random(seed)
+    replay, history = Replay({}), list[dict[str, Any]]()
+    extra: dict[str, Any] = {"model": "m", "tools": [{"type": "function"}], "stop": []}
+    for number in range(25):
+        step = generator.random()
+        if step < 0.15 and history:
+            del history[generator.randrange(len(history)) :]
+        elif step < 0.25 and history:
+            place = generator.randrange(len(history))
+            history[place] = {"role": "user", "content": f'changed "messages":[{number}]'}
+        for _ in range(generator.randint(0, 2)):
+            history.append({"role": "user", "content": f"text {number} ]}},{{ \\"})
+        names = generator.sample([*extra, "messages"], 4)
+        fields = {name: history if name == "messages" else extra[name] for name in names}
+        indent = generator.choice([None, None, 1])
+        body = json.dumps(fields, indent=indent, separators=(",", ":")).encode()
+        read = Fields(replay.begin(body))
+        found = replay.messages(read.raw("messages") or b"[]", lambda item, _: (item,), "messages")
+        assert found == history
+        assert read.take("tools", object) == extra["tools"]
 
 
 def test_a_call_is_spelled_as_it_was_sampled_when_it_says_the_same() -> None:
