@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import os
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
@@ -32,6 +34,9 @@ if TYPE_CHECKING:
     from milepost.configs.actors import SessionConfig
     from milepost.configs.run import ModelConfig
 
+SWITCH_INTERVAL_S = 0.0005
+"""How long a text thread may keep the interpreter while the event loop wants it."""
+
 
 async def run(context: ActorContext) -> None:
     """Serve conversations until the supervisor stops this process.
@@ -47,6 +52,7 @@ async def run(context: ActorContext) -> None:
     assert config is not None, "this is a session actor"
     # One thread for each text: the tokenizer's own pool would fight the other processes for cores.
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
     renderer = load_renderer(model, config)
     desk = Desk(
         name=context.name,
@@ -129,4 +135,12 @@ def load_renderer(model: ModelConfig, config: SessionConfig) -> Renderer:
     renderer.canon = Canon(renderer, appends_only=not findings)
     if faults := [each for each in findings if each.is_fault]:
         raise RenderFailed(f"family {model.family} does not fit the chat template: {faults[0]}")
+    give_back_memory()
     return renderer
+
+
+def give_back_memory() -> None:
+    """Return what reading the tokenizer's file took: with Qwen3's, 55 of 147 MiB."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:  # another C library than glibc gives back by itself, or never
+        trim(0)

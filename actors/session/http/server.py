@@ -139,18 +139,20 @@ class HttpServer:
         if length is not None and length > self._config.body_bytes_max:
             raise web.HTTPRequestEntityTooLarge(self._config.body_bytes_max, length)
         transport = request.transport
-        if content.is_eof() or transport is None:
+        # A request keeps what it read until the next one on its connection: taken from its stream,
+        # a long history is gone with its answer.
+        is_plain = length is not None and "Content-Encoding" not in request.headers
+        if is_plain and content.is_eof():
+            return content.read_nowait()
+        if transport is None:
             return await request.read()
         late = self._loop.call_later(self._config.body_s, transport.abort)
         try:
-            if (
-                length is not None
-                and length <= FRAGMENT_BYTES
-                and not request.headers.get("Content-Encoding")
-            ):
-                # Waking up for each piece of a long history would cost more than reading it.
-                await content.wait_eof()
-            return await request.read()
+            if length is None or length > FRAGMENT_BYTES or not is_plain:
+                return await request.read()
+            # Waking up for each piece of a long history would cost more than reading it.
+            await content.wait_eof()
+            return content.read_nowait()
         finally:
             late.cancel()
 

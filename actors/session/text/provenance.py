@@ -48,6 +48,14 @@ def find_contents(text: str, messages: Sequence[ChatMessage]) -> list[tuple[int,
     return places
 
 
+def mark_spans(length: int, spans: Sequence[tuple[int, int, Provenance]]) -> NDArray[np.uint8]:
+    """Kind of each token, uint8 [length], where [start, end) and kind are given in tokens."""
+    marked = np.full(length, Provenance.TEMPLATE, dtype=np.uint8)
+    for start, end, kind in spans:
+        marked[start:end] = kind
+    return marked
+
+
 def mark_tokens(
     starts: NDArray[np.int64], places: Sequence[tuple[int, int, Provenance]]
 ) -> NDArray[np.uint8]:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from milepost.actors.session.text.canonical import Canon
-from milepost.actors.session.text.provenance import find_contents, mark_tokens
+from milepost.actors.session.text.provenance import find_contents, mark_spans
 from milepost.actors.session.text.template import RenderFailed
 
 if TYPE_CHECKING:
@@ -107,8 +107,12 @@ class Renderer:
         """
         _, messages, _ = msgspec.json.decode(text)
         written = self.text(text)
-        token_ids, starts = self.tokenizer.encode_with_starts(written)
-        provenance = mark_tokens(starts, find_contents(written, messages))
+        contents = find_contents(written, messages)
+        places = [place for start, end, _kind in contents for place in (start, end)]
+        token_ids, tokens = self.tokenizer.encode_with_places(written, places)
+        kinds = [kind for _start, _end, kind in contents]
+        spans = list(zip(tokens[::2], tokens[1::2], kinds, strict=True))
+        provenance = mark_spans(len(token_ids), spans)
         token_ids.flags.writeable = False
         provenance.flags.writeable = False
         return Piece(token_ids, provenance, written[-TAIL_CHARS:])

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
+import numpy as np
 import pytest
 from unit.session.kit import LOOKUP, QUESTION, renderer, tool_result
 
@@ -133,3 +135,27 @@ def test_a_user_who_says_user_is_found_behind_the_role() -> None:
         (17, 21, Provenance.INPUT)
     ]
     assert find_contents(written, [{"role": "user", "content": "gone"}]) == []
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_places_of_tokens_are_those_of_their_starts(seed: int) -> None:
+    """Two ways to the same answer: asking for two places costs nothing, listing 100,000 does."""
+    generator = random.Random(seed)
+    tokenizer = renderer().tokenizer
+    words = ["kai", " pet", "🍎", "ü", "<|im_end|>", "\n", "日"]
+    text = "".join(generator.choice(words) for _ in range(200))
+    places = sorted(generator.sample(range(len(text) + 1), 20))
+    token_ids, starts = tokenizer.encode_with_starts(text)
+    again, tokens = tokenizer.encode_with_places(text, places)
+    assert again.tolist() == token_ids.tolist()
+    assert tokens == np.searchsorted(starts, places).tolist()
+
+
+def test_long_texts_go_the_same_way_as_short_ones() -> None:
+    """Batch calls let other threads run; they must not tokenize otherwise."""
+    tokenizer = renderer().tokenizer
+    text = "What is the pet of kai?<|im_end|>\n" * 200
+    whole = tokenizer.encode(text).tolist()
+    part = tokenizer.encode("What is the pet of kai?<|im_end|>\n").tolist()
+    assert whole == part * 200
+    assert tokenizer.decode(whole) == text
