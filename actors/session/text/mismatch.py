@@ -12,8 +12,11 @@ tokens is no difference. Kinds:
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
+
+import numpy as np
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -56,20 +59,89 @@ def compare_rows(
         tokenizer: says which tokens are special.
         family: says how a reply opens, and which tokens may trail.
     """
-    text = tokenizer.decode(row)
     trailing = "".join(tokenizer.decode([token]) for token in family.trailing_token_ids)
-    specials = sum(token in tokenizer.special_ids for token in row)
-    written = sum(text.count(special) for special in tokenizer.special_tokens.values())
-    if specials == written and canonical_text.rstrip(trailing) == text.rstrip(trailing):
-        return []
-    canonical = tokenizer.encode(canonical_text).tolist()
-    return compare_tokens(canonical, list(row), tokenizer, family)
+    expected = _text_segments(canonical_text.rstrip(trailing), tokenizer)
+    actual = _row_segments(row, tokenizer, family)
+    if (count := _other_count(expected, actual)) is not None:
+        return [count]
+    found = []
+    for index, (left, right) in enumerate(zip(expected, actual, strict=True)):
+        if left == right:
+            continue
+        if isinstance(left, _Special) or isinstance(right, _Special):
+            found.append(Mismatch("special_token_type", index, left.text, right.text))
+        # A tokenizer may normalise: what the text becomes as tokens is what counts.
+        elif tokenizer.decode(tokenizer.encode(left.text).tolist()) != right.text:
+            opener = family.assistant_opener
+            spoken = all(_opens(side, index, opener) for side in (expected, actual))
+            kind = "assistant_text" if spoken else "non_assistant_text"
+            found.append(Mismatch(kind, index, left.text, right.text))
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Plain:
+    """Text between special tokens."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Special:
+    """A special token."""
+
+    text: str
+
+
+def _text_segments(text: str, tokenizer: Tokenizer) -> list[_Plain | _Special]:
+    """As the tokenizer cuts a text at its special tokens, the longest first."""
+    specials = set(tokenizer.special_tokens.values())
+    if not specials:
+        return [_Plain(text)] if text else []
+    pattern = "|".join(map(re.escape, sorted(specials, key=len, reverse=True)))
+    pieces = re.split(f"({pattern})", text)
+    return [_Special(one) if one in specials else _Plain(one) for one in pieces if one]
+
+
+def _row_segments(
+    row: Sequence[int], tokenizer: Tokenizer, family: Family
+) -> list[_Plain | _Special]:
+    """A row cut at its special tokens; the tokens that may trail are left out."""
+    token_ids = np.array(_trimmed(list(row), family.trailing_token_ids), dtype=np.int64)
+    cuts = np.flatnonzero(np.isin(token_ids, list(tokenizer.special_ids))).tolist()
+    listed = token_ids.tolist()
+    starts, ends = [0, *(cut + 1 for cut in cuts)], [*cuts, len(listed)]
+    parts = [listed[start:end] for start, end in zip(starts, ends, strict=True)]
+    texts = tokenizer.decode_all(parts)
+    segments: list[_Plain | _Special] = [_Plain(texts[0])] if parts[0] else []
+    for cut, part, text in zip(cuts, parts[1:], texts[1:], strict=True):
+        segments.append(_Special(tokenizer.special_tokens[listed[cut]]))
+        if part:
+            segments.append(_Plain(text))
+    return segments
+
+
+def _other_count(
+    expected: list[_Plain | _Special], actual: list[_Plain | _Special]
+) -> Mismatch | None:
+    shapes = [[isinstance(one, _Special) for one in side] for side in (expected, actual)]
+    if shapes[0] == shapes[1]:
+        return None
+    told = tuple(f"{sum(shape)} special tokens" for shape in shapes)
+    return Mismatch("special_token_count", -1, *told)
+
+
+def _opens(segments: list[_Plain | _Special], index: int, opener: str) -> bool:
+    before, content = segments[index - 1] if index else None, segments[index]
+    if not opener or not isinstance(before, _Special):
+        return False
+    return (before.text + content.text).startswith(opener)
 
 
 def compare_tokens(
     canonical: list[int], row: list[int], tokenizer: Tokenizer, family: Family
 ) -> list[Mismatch]:
-    """The same, for token ids."""
+    """The same, slowly: for token ids of both sides."""
     expected = _segments(_trimmed(canonical, family.trailing_token_ids), tokenizer.special_ids)
     actual = _segments(_trimmed(row, family.trailing_token_ids), tokenizer.special_ids)
     shape = [isinstance(segment, int) for segment in expected]

@@ -86,6 +86,10 @@ class Tokenizer:
             return str(self._backend.decode_batch([token_ids], skip_special_tokens=False)[0])
         return self._backend.decode(token_ids, skip_special_tokens=False)
 
+    def decode_all(self, rows: Sequence[Sequence[int]]) -> list[str]:
+        """The texts of many lists of ids, each by itself; other threads run meanwhile."""
+        return self._backend.decode_batch(rows, skip_special_tokens=False)
+
     def token_id(self, token: str) -> int | None:
         """Id of one token, or None when the vocabulary has no such entry."""
         return self._backend.token_to_id(token)

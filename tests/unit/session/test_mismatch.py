@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 from unit.session.kit import CALL_TEXT, STOP, renderer
 
@@ -61,6 +63,33 @@ def test_another_split_of_the_same_text_is_no_difference() -> None:
     row = [*canonical[:place], *pieces, *canonical[place + 1 :]]
     assert compare_rows(CANONICAL, row, tokenizer, family) == []
     assert compare_tokens(canonical, row, tokenizer, family) == []
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_comparing_texts_finds_what_comparing_tokens_finds(seed: int) -> None:
+    """The canonical side is never tokenized; the answer is that of tokenizing it."""
+    tokenizer, family = renderer().tokenizer, renderer().family
+    generator = random.Random(seed)
+    words = [
+        "<|im_start|>",
+        "assistant\n",
+        "user\n",
+        "kai",
+        " pet",
+        "\n",
+        STOP,
+        "🍎",
+        "ü",
+        CALL_TEXT,
+    ]
+    canonical = [generator.choice(words) for _ in range(30)]
+    row = list(canonical)
+    for _ in range(generator.randint(0, 3)):
+        row[generator.randrange(len(row))] = generator.choice(words)
+    token_ids = tokenizer.encode("".join(row)).tolist()
+    text = "".join(canonical)
+    slow = compare_tokens(tokenizer.encode(text).tolist(), token_ids, tokenizer, family)
+    assert compare_rows(text, token_ids, tokenizer, family) == slow
 
 
 def test_text_that_only_spells_a_special_token_is_not_one() -> None:
