@@ -22,6 +22,7 @@ RESERVED: Final[dict[str, str]] = {
     "dist-init-addr": "an engine is one process group on one host",
     "dtype": "set model.dtype",
     "enable-deterministic-inference": "set deterministic",
+    "enable-memory-saver": "set release_memory",
     "enable-return-routed-experts": "set routes",
     "host": "the server listens on this host alone",
     "max-running-requests": "set actors.engine.running_max",
@@ -65,6 +66,9 @@ class SGLangConfig(Config, kw_only=True):
     """Batch-invariant kernels, and seeds of requests count. Without it they have no effect."""
     routes: bool = False
     """Return the experts each token was routed to (mixture models)."""
+    release_memory: bool = False
+    """Give the memory of keys and values back while no request is in flight: for a GPU that is
+    shared with a trainer, in a synchronous run. The next request takes it again."""
     silence_s: PositiveFloat = 60.0
     """Longest silence of the server's scheduler, not of its front, before the engine has failed."""
     update_s: PositiveFloat = 120.0

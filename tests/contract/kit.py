@@ -114,6 +114,8 @@ def engine_config(kind: str, **sglang: Any) -> EngineConfig:
     environment = json.loads(os.environ.get("MILEPOST_SGLANG_ENVIRONMENT", "{}"))
     if kind == "sglang-old":
         environment["PYTHONPATH"] = OLD
+        # It draws with a seed through a kernel that only a GPU has, and dies without.
+        sglang = {"deterministic": DEVICE != "cpu", **sglang}
     if kind == "sglang-url":
         sglang = {"urls": (URL,), **sglang}
     return EngineConfig(

@@ -194,6 +194,8 @@ def _kept(probabilities: np.ndarray, cut: dict[str, float]) -> np.ndarray:
 
 async def test_a_seed_names_a_reply_whatever_else_is_in_the_batch(served: Served) -> None:
     """A run is repeatable only if its replies do not depend on who else asked at that moment."""
+    if served.kind == "sglang-old" and DEVICE == "cpu":
+        pytest.skip("this release draws with a seed on a GPU only")
     row = random_row(15, 12)
     alone = await served.reply(row, tokens_max=30, seed=77)
     others = [served.ask(random_row(n, 5 + n), tokens_max=20 + n, seed=n) for n in range(12)]

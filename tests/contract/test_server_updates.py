@@ -83,10 +83,8 @@ async def test_a_server_that_does_otherwise_than_the_topology_says_is_refused(
     served: Served, url: str, tmp_path: Path
 ) -> None:
     """Seeds that have no effect, routes that never come: found at the first batch, or never."""
-    config = engine_config(
-        served.kind, urls=(url,), routes=True, deterministic=False, python="", environment={}
-    )
-    with pytest.raises(UnsupportedServerError, match="enable_deterministic_inference = True"):
+    config = engine_config(served.kind, urls=(url,), routes=True, python="", environment={})
+    with pytest.raises(UnsupportedServerError, match="enable_return_routed_experts = False"):
         await asyncio.to_thread(make_backend, served.folder, config, tmp_path)
 
 

@@ -14,7 +14,7 @@ from contract.kit import PYTHON, config_json
 from proc.engine_process import Scene, engine_process
 from unit.engine.kit import random_row
 
-from milepost.actors.engine.sglang.keeper import SHARED_MEMORY
+from milepost.actors.engine.sglang.keeper import mapped_segments
 from milepost.messages.engine import GenerateRefused
 
 pytestmark = [
@@ -23,20 +23,25 @@ pytestmark = [
 ]
 
 
-def segments() -> set[str]:
-    return {path.name for path in Path(SHARED_MEMORY).glob("sgl*")}
-
-
 @pytest.fixture
 async def scene() -> AsyncIterator[Scene]:
-    before = segments()
     sglang = {"python": PYTHON, "silence_s": 20.0}
     async with engine_process(
         config_json(), ask_s=240.0, kind="sglang", slots=16, running_max=8, sglang=sglang
     ) as made:
         await made.says_it_needs_weights.wait()
+        segments = {
+            path
+            for child in family(made.process)
+            for path in mapped_segments(os.getpgid(child.pid))
+        }
+        assert segments, "a server without shared memory: look for it elsewhere"
         yield made
-    assert segments() <= before
+    assert not existing(segments)
+
+
+def existing(paths: set[str]) -> list[str]:
+    return [path for path in paths if Path(path).exists()]
 
 
 def family(process: asyncio.subprocess.Process) -> list[psutil.Process]:

@@ -84,7 +84,7 @@ class SGLangBackend:
         """Open the client and begin to watch the server."""
         self._post = post
         self._client = Client(self._started.url)
-        self._switching = Switching(self._started, self._client, self._abort_all)
+        self._switching = Switching(self._started, self._client, self._abort_all, self._fail)
         self._health = Health(self._started, self._client, self._switching.pauses)
         self._spawn(self._watch(), "watch")
 
@@ -133,6 +133,7 @@ class SGLangBackend:
             "generated_tokens": self._generated,
             "prefilled_tokens": self._prefilled,
             "prefix_tokens": self._cached,
+            "memory_releases": self._switching.room.num_releases,
             "draft_tokens": int(self._drafts[0]),
             "draft_tokens_accepted": int(self._drafts[1]),
             **self._health.load,

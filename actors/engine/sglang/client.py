@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import AsyncIterator
 from typing import Any, Final
 
@@ -94,9 +95,11 @@ class Client:
 
     async def _ask(self, verb: str, door: str, data: bytes | None, deadline_s: float | None) -> Any:
         timeout = aiohttp.ClientTimeout(total=deadline_s, sock_connect=CONNECT_S)
+        # A payload of weights is large; as a file it is sent in pieces, between other work.
+        body_file = None if data is None else io.BytesIO(data)
         try:
             async with self._session.request(
-                verb, self.url + door, data=data, headers=JSON, timeout=timeout
+                verb, self.url + door, data=body_file, headers=JSON, timeout=timeout
             ) as answer:
                 body = await answer.read()
                 status = answer.status

@@ -159,6 +159,8 @@ def server_options(
         options["enable-deterministic-inference"] = True
     if ours.routes:
         options["enable-return-routed-experts"] = True
+    if ours.release_memory:
+        options["enable-memory-saver"] = True
     return {**options, **ours.options}
 
 

@@ -26,13 +26,12 @@ from milepost.actors.engine.interface import (
     SwitchWeights,
 )
 from milepost.actors.engine.sglang.client import Client, ServerError, ServerGoneError
+from milepost.actors.engine.sglang.room import Room
 from milepost.actors.engine.sglang.staging import Staging
 from milepost.actors.engine.sglang.started import Started, make_update
 from milepost.actors.engine.sglang.updates import Push, Session, UpdateError
 from milepost.messages.engine import PauseMode
 
-FLUSH_AGAIN_S: Final = 0.05
-"""A request that was answered just now may still count as running for a moment."""
 AGAIN_S: Final = 0.2
 
 
@@ -43,6 +42,7 @@ class Switching:
         started: the server.
         client: to it.
         abort_all: ends every request in the server, to be asked for again.
+        fail: told why the server cannot be used any more.
 
     Attributes:
         version: that serves; -1 before the first.
@@ -50,7 +50,11 @@ class Switching:
     """
 
     def __init__(
-        self, started: Started, client: Client, abort_all: Callable[[], Awaitable[None]]
+        self,
+        started: Started,
+        client: Client,
+        abort_all: Callable[[], Awaitable[None]],
+        fail: Callable[[str], None],
     ) -> None:
         self._started, self._client, self._abort_all = started, client, abort_all
         self._stager = ThreadPoolExecutor(1, thread_name_prefix="stage")
@@ -61,7 +65,9 @@ class Switching:
         self._open = asyncio.Event()
         self._open.set()
         self._left = asyncio.Event()
-        self._num_inside = 0
+        self.room = Room(
+            client, fail, releases=started.config.release_memory, deadline_s=self._deadline_s
+        )
         self._is_switching = False
         self.version = -1
         self.epoch = 0
@@ -69,12 +75,13 @@ class Switching:
     @contextlib.asynccontextmanager
     async def passing(self) -> AsyncIterator[None]:
         """Wait at the gate, then count as inside the server."""
-        await self._open.wait()
-        self._num_inside += 1
+        while not self._open.is_set():
+            await self._open.wait()
+        await self.room.enter()
         try:
             yield
         finally:
-            self._num_inside -= 1
+            self.room.leave()
             self._left.set()
 
     def pauses(self) -> bool:
@@ -107,7 +114,15 @@ class Switching:
         loop = asyncio.get_running_loop()
         await loop.run_in_executor(self._stager, self._staging.check, work.digest)
         await self._update.prepare(self._staging.named())
-        num_in_flight = self._num_inside
+        # A visitor, too: the server has its memory as long as it is here.
+        await self.room.enter()
+        try:
+            return await self._switch(work)
+        finally:
+            self.room.leave()
+
+    async def _switch(self, work: SwitchWeights) -> Switched:
+        num_in_flight = self.room.num_inside - 1
         lives = self._started.capabilities.lives_through(work.mode)
         flush = work.mode is PauseMode.RETRACT
         self._open.clear()
@@ -126,39 +141,34 @@ class Switching:
             if lives:
                 await self._post("/continue_generation", {})
         except UpdateError as error:
+            # The gate stays closed: half of a version may serve behind it, and the actor ends.
             raise ServerError("update", 400, str(error)) from error
-        finally:
-            self._is_switching = False
-            self._open.set()
+        self._is_switching = False
+        self._open.set()
         pause_s = time.perf_counter() - paused_s
-        await loop.run_in_executor(self._stager, self._staging.drop)
+        await asyncio.get_running_loop().run_in_executor(self._stager, self._staging.drop)
         return Switched(pause_s, num_in_flight)
 
     def close(self) -> None:
         """Stop the stager."""
         self._update.close()
+        self.room.close()
         self._stager.shutdown(wait=False)
 
     async def _empty(self) -> None:
         """End what is in the server, and drop every prefix."""
         until_s = time.monotonic() + self._deadline_s
-        while self._num_inside:
+        while self.room.num_inside > 1:
             self._left.clear()
             await self._abort_all()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(AGAIN_S):
                     await self._left.wait()
             if time.monotonic() > until_s:
-                raise ServerGoneError(f"{self._num_inside} requests did not end when aborted")
-        while True:
-            try:
-                await self._client.post("/flush_cache", {}, deadline_s=self._deadline_s)
-            except ServerError:
-                if time.monotonic() > until_s:
-                    raise
-                await asyncio.sleep(FLUSH_AGAIN_S)
-            else:
-                return
+                raise ServerGoneError(
+                    f"{self.room.num_inside - 1} requests did not end when aborted"
+                )
+        await self.room.flush()
 
     async def _post(self, door: str, body: dict[str, str]) -> None:
         await self._client.post(door, body, deadline_s=self._deadline_s)
