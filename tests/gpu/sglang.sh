@@ -11,6 +11,7 @@
 #     old        the same with the older release
 #     speed      tokens/s beside the bare server, publication pauses, memory, log-probs: JSON lines
 #     run        rollout, sessions, engine and trainer in one job on one GPU
+#     colocated  the same, synchronous, the engine's cache giving its memory back while training
 #     two        publications and a run with the trainer on the second GPU, over NCCL
 set -u
 wheels=$1 out=$2; shift 2
@@ -55,6 +56,12 @@ learn() {
 }
 
 run() { learn one --engine cuda:0 --trainer cuda:0 --update tensors; }
+
+colocated() {
+  preload=$(python3 -c 'import nvidia; print(list(nvidia.__path__)[0] + "/cu13/lib")')
+  MILEPOST_SGLANG_ENVIRONMENT=${MILEPOST_SGLANG_ENVIRONMENT/"{"/"{\"LD_LIBRARY_PATH\": \"$preload\", "} \
+    learn colocated --engine cuda:0 --trainer cuda:0 --update tensors --colocated
+}
 
 two() {
   MILEPOST_UPDATES=distributed MILEPOST_STAGING=cuda:1 timeout 200 python3 -P tests/gpu/sglang_speed.py publications \

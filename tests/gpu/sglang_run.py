@@ -4,6 +4,8 @@
 
 The quick start's task with the layers of Qwen3-0.6B and fresh weights: replies are noise, so what
 is measured is the machinery: steps, publications, memory, and whether both sides compute the same.
+`--colocated`: a synchronous run, in which the engine gives its cache's memory back while the
+trainer trains.
 """
 
 from __future__ import annotations
@@ -57,6 +59,7 @@ def settings(arguments: argparse.Namespace) -> dict[str, Any]:
         "actors.engine.sglang.update": arguments.update,
         "actors.engine.sglang.staging_device": staging,
         "actors.engine.sglang.options": options,
+        "actors.engine.sglang.release_memory": arguments.colocated,
         "actors.engine.sglang.environment": json.loads(
             os.environ.get("MILEPOST_SGLANG_ENVIRONMENT", "{}")
         ),
@@ -103,9 +106,11 @@ def main() -> int:
     parser.add_argument("--engine", default="cuda:0")
     parser.add_argument("--trainer", default="cuda:0")
     parser.add_argument("--update", default="tensors")
+    parser.add_argument("--colocated", action="store_true")
     parser.add_argument("--small", action="store_true")
     arguments = parser.parse_args()
-    words = ["run", "lookup", "--plain", "--out", str(arguments.folder)]
+    recipe = "lookup_sync" if arguments.colocated else "lookup"
+    words = ["run", recipe, "--plain", "--out", str(arguments.folder)]
     for name, value in settings(arguments).items():
         words += ["--set", f"{name}={toml(value)}"]
     peaks: list[int] = []
