@@ -264,10 +264,10 @@ class SGLangBackend:
 
     async def _abort_all(self) -> None:
         """End every part in the server; their flights go on behind the gate."""
-        for flight in self._flights.values():
-            if flight.name:
-                flight.split = True
-                await self._say_abort(flight.name)
+        flying = [flight for flight in self._flights.values() if flight.name]
+        for flight in flying:
+            flight.split = True
+        await asyncio.gather(*(self._say_abort(flight.name) for flight in flying))
 
     async def _say_abort(self, name: str) -> None:
         try:

@@ -55,18 +55,13 @@ class Room:
 
     async def enter(self) -> None:
         """Count as inside, and wait until the cache has its memory."""
-        self.num_inside += 1
         self._num_visits += 1
-        if not self._releases:
-            return
-        try:
+        if self._releases:
             async with self._lock:
                 if self._released:
                     await self._post("/resume_memory_occupation", CACHE)
                     self._released = False
-        except BaseException:
-            self.num_inside -= 1
-            raise
+        self.num_inside += 1
 
     def leave(self) -> None:
         """Count as outside; after the last one the memory is given back, unless others come."""
@@ -99,11 +94,11 @@ class Room:
 
     async def _release(self, num_visits: int) -> None:
         await asyncio.sleep(self._idle_s)
-        if num_visits != self._num_visits:
-            return
-        # Whoever enters from here on waits at the lock for the memory to come back. The flush
-        # comes first: a server that is told to release while somebody is inside dies of it.
         async with self._lock:
+            if num_visits != self._num_visits:
+                return
+            # Whoever enters from here on waits at the lock for the memory to come back. The flush
+            # comes first: a server that is told to release while somebody is inside dies of it.
             try:
                 await self.flush()
                 await self._post("/release_memory_occupation", CACHE)
