@@ -13,13 +13,14 @@ from collections.abc import Iterator
 from hashlib import blake2b
 from importlib.util import find_spec
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Final
 
 from msgspec.structs import replace
 
 from milepost.configs.dump import topology_hash
 from milepost.configs.load import load_topology
-from milepost.configs.problem import ConfigError
+from milepost.configs.problem import ConfigError, Problem
 from milepost.configs.run import ModelConfig
 from milepost.configs.topology import Topology
 
@@ -116,16 +117,46 @@ def locate_source(module: str) -> Path | None:
     return None
 
 
+def make_room(folder: Path) -> None:
+    """Try that a checkpoint can be kept in `folder`, before anybody works to make it.
+
+    Raises:
+        ConfigError: the cache cannot be written.
+    """
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with TemporaryFile(dir=folder.parent):
+            pass
+    except OSError as error:
+        what = f"the cache of starting checkpoints cannot be written: {error.strerror}"
+        remedy = "set MILEPOST_CACHE to a folder that can, or model.path to a checkpoint"
+        raise ConfigError([Problem(what, str(folder.parent), remedy)]) from error
+
+
+def keep_if_possible(checkpoint: Path, folder: Path) -> tuple[Path, str]:
+    """Where the checkpoint can be read from now on, and a line for a person about it."""
+    try:
+        keep(checkpoint, folder)
+    except OSError as error:
+        why = f"{folder}: {error.strerror or error}"
+        return checkpoint, f"warning: used from {checkpoint}, it could not be kept in {why}"
+    return folder, f"kept for later runs: {folder}"
+
+
 def keep(checkpoint: Path, folder: Path) -> None:
-    """Copy a finished checkpoint into the cache; a folder that exists there is whole."""
+    """Copy a finished checkpoint into the cache; a folder that exists there is whole.
+
+    Raises:
+        OSError: the cache cannot be written; nothing half copied is left.
+    """
     growing = folder.with_name(f"{folder.name}.{os.getpid()}.growing")
     folder.parent.mkdir(parents=True, exist_ok=True)
     shutil.rmtree(growing, ignore_errors=True)
-    shutil.copytree(checkpoint, growing)
     try:
+        shutil.copytree(checkpoint, growing)
         growing.rename(folder)
     except OSError:
         # Another run was faster; what it kept is the same.
-        shutil.rmtree(growing)
+        shutil.rmtree(growing, ignore_errors=True)
         if not folder.is_dir():
             raise

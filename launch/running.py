@@ -18,7 +18,13 @@ from milepost.configs.load import load_topology
 from milepost.configs.run import ModelConfig
 from milepost.configs.seeds import derive_seed
 from milepost.configs.topology import Topology
-from milepost.launch.cache import cached_folder, keep, with_cached, with_checkpoint
+from milepost.launch.cache import (
+    cached_folder,
+    keep_if_possible,
+    make_room,
+    with_cached,
+    with_checkpoint,
+)
 from milepost.launch.checking import last_line, lines_of, note_lines
 from milepost.launch.display import open_display
 from milepost.launch.exits import Exit
@@ -84,7 +90,7 @@ def run_topology(topology: Topology, options: Options) -> Exit:
     """Check, start, watch and report one run.
 
     Raises:
-        ConfigError: the fresh checkpoint could not be written.
+        ConfigError: the fresh checkpoint could not be written, or the cache of them cannot be.
     """
     folder = options.resume or options.out or new_folder(topology.run.name)
     if options.resume is not None:
@@ -147,7 +153,7 @@ def make_checkpoint(
     """The topology with `model.path` set; or how the run ended that should have made it.
 
     Raises:
-        ConfigError: the fresh checkpoint could not be written.
+        ConfigError: the fresh checkpoint could not be written, or the cache of them cannot be.
     """
     if model.made_by:
         made = made_by(model.made_by, folder, options)
@@ -163,11 +169,16 @@ def make_checkpoint(
 
 
 def made_by(recipe: str, folder: Path, options: Options) -> Path | Exit:
-    """The checkpoint that `recipe` makes, from the cache or made now; or how that ended."""
+    """The checkpoint that `recipe` makes, from the cache or made now; or how that ended.
+
+    Raises:
+        ConfigError: the cache cannot be written.
+    """
     warm_up = load_topology(recipe)
     kept = cached_folder(recipe, warm_up)
     if kept.is_dir():  # another run was faster since this one looked
         return kept
+    make_room(kept)
     options.say(
         f"no starting checkpoint yet: `{recipe}` makes it now, in {warm_up.run.steps} steps"
     )
@@ -178,9 +189,9 @@ def made_by(recipe: str, folder: Path, options: Options) -> Path | Exit:
         return code
     step = last_checkpoint(own)
     assert step is not None, "a run that is done has saved its last step"
-    keep(checkpoint_folder(own, step) / HUGGING_FACE, kept)
-    options.say(f"kept for later runs: {kept}")
-    return kept
+    path, told = keep_if_possible(checkpoint_folder(own, step).absolute() / HUGGING_FACE, kept)
+    options.say(told)
+    return path
 
 
 def tell(outcome: Outcome, options: Options) -> None:

@@ -93,7 +93,7 @@ class RankOrdered(Message, kw_only=True):
     """Batch (ask, train), or batches trained (export, save, score)."""
     attempt: NonNegative = 0
     final: bool = False
-    """Export, save: of the last version."""
+    """Export: of the last version."""
     rows: tuple[Bulk, ...] = ()
     """Score: int32 [T] each."""
     temperature: float = 1.0

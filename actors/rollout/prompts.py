@@ -3,7 +3,8 @@
 A file has one JSON object on each line, with `messages` (a list of chat messages, required) and
 optionally `label` (any JSON value), `metadata` (an object), `tools` (OpenAI tool definitions) and
 `prompt_id` (a string, by default the file's name and line). `FILE.jsonl@[a:b]` takes the prompts
-a to b, counted from 0, with Python's meaning of negative and missing bounds.
+a to b, counted from 0, with Python's meaning of negative and missing bounds. Messages and tools are
+held to what a session takes later (`session.validation`), and have no other fields than `FIELDS`.
 
 A function is named `module:function` and called as `function(split, seed, options)`, where split
 is `train` or `held_out`; it returns or yields `Prompt` objects.
@@ -20,12 +21,16 @@ from typing import Any, Final
 
 import msgspec
 
+from milepost.actors.session.refusal import TurnRefused
+from milepost.actors.session.validation import check_messages, check_tools
 from milepost.configs.run import DataConfig
+from milepost.configs.suggest import did_you_mean
 from milepost.messages.shared import ChatMessage, Prompt
 
 PROMPTS_MAX: Final = 10_000_000
 SLICE: Final = re.compile(r"^(?P<path>.+)@\[(?P<start>-?\d*):(?P<stop>-?\d*)\]$")
 ROLES: Final = ("system", "developer", "user", "assistant", "tool")
+FIELDS: Final = ("role", "content", "name", "reasoning_content", "tool_calls", "tool_call_id")
 
 
 class PromptError(ValueError):
@@ -126,7 +131,7 @@ def _parse_lines(path: Path, lines: Iterable[bytes]) -> Iterator[Prompt]:
             parsed = decoder.decode(line)
         except msgspec.DecodeError as error:
             raise PromptError(f"{path}, line {number}: {error}") from error
-        if problem := _problem_with(parsed.messages):
+        if problem := _problem_with(parsed.messages, parsed.tools):
             raise PromptError(f"{path}, line {number}: {problem}")
         yield Prompt(
             prompt_id=parsed.prompt_id or f"{path.stem}:{number}",
@@ -137,7 +142,7 @@ def _parse_lines(path: Path, lines: Iterable[bytes]) -> Iterator[Prompt]:
         )
 
 
-def _problem_with(messages: list[ChatMessage]) -> str:
+def _problem_with(messages: list[ChatMessage], tools: list[dict[str, Any]]) -> str:
     if not messages:
         return "`messages` is empty, a prompt needs at least one"
     for index, message in enumerate(messages):
@@ -147,6 +152,15 @@ def _problem_with(messages: list[ChatMessage]) -> str:
             return f"unknown role {role!r} at $.messages[{index}], known are {known}"
         if "content" not in message and "tool_calls" not in message:
             return f"neither `content` nor `tool_calls` at $.messages[{index}]"
+        for name in message:
+            if name not in FIELDS:
+                known = did_you_mean(name, FIELDS) or f"known are {', '.join(FIELDS)}"
+                return f"unknown field `{name}` at $.messages[{index}], {known}"
+    try:
+        check_messages(messages)
+        check_tools(tools)
+    except TurnRefused as refused:
+        return str(refused)
     return ""
 
 
@@ -161,7 +175,7 @@ def _from_function(source: str, split: str, seed: int, options: dict[str, Any]) 
                 f"{source} yielded {type(prompt).__name__} as prompt {index} of split {split!r}, "
                 f"it must yield milepost.messages.shared.Prompt"
             )
-        if problem := _problem_with(prompt.messages):
+        if problem := _problem_with(prompt.messages, prompt.tools):
             raise PromptError(f"{source}, prompt {index} of split {split!r}: {problem}")
         yield prompt
 

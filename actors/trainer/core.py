@@ -225,17 +225,17 @@ class Trainer:
         ending = self.ending
         if ending.saving is not None or ending.drained:
             return []
-        if self.is_last and not ending.exported:
-            return ending.save(self.version, self.trained, final=True)
+        if self.is_last and not ending.is_saved(self.version):
+            return ending.save(self.version, self.trained)
         every = self.plan.checkpoint_every_steps
         if every and self.version % every == 0 and self.version and ending.saved != self.version:
-            return ending.save(self.version, self.trained, final=False)
+            return ending.save(self.version, self.trained)
         return []
 
     def _finish(self) -> list[Effect]:
         """Everything that must outlive this actor is on disk and in the engines."""
         ending = self.ending
-        if ending.finished or not (self.is_last and ending.exported):
+        if ending.finished or not (self.is_last and ending.is_saved(self.version)):
             return []
         effects = self.publishing.say_final(self.version)
         if not self.publishing.settled:
@@ -258,7 +258,7 @@ class Trainer:
             return []
         whole = self.tripped != "not_finite"
         if ending.must_save and whole and ending.saved != self.version:
-            return ending.save(self.version, self.trained, final=False)
+            return ending.save(self.version, self.trained)
         if self.words and not ending.has_waited(now_s):
             return ending.wait(now_s)
         effects = [] if ending.finished else self.ranks.order(RankOrder.FINISH, self.version)
@@ -298,11 +298,11 @@ class Trainer:
             case StepOutcome():
                 return self._step_ended(event.result, now_s)
             case Exported():
-                self.report.beside["perf/export_time"] = event.result.export_s
-                return self.publishing.send(event.result)
-            case Saved():
-                self.report.beside["perf/save_model_time"] = event.result.save_s
-                return self.ending.done(event.result)
+                told = self._record(self.version, {"perf/export_time": event.result.export_s})
+                return [*self.publishing.send(event.result), told]
+            case Saved(step=step, save_s=save_s):
+                told = self._record(step, {"perf/save_model_time": save_s})
+                return [*self.ending.done(event.result), told]
             case _:
                 request, version = self._scores.pop(event.key)
                 assert isinstance(event.result, tuple), event.result
@@ -316,7 +316,7 @@ class Trainer:
         if not outcome.tripped:
             self.version += 1
             self.trained.add(self.version, batch.group_ids)
-            self.publishing.owed |= self._is_due()
+            self.publishing.owed |= self.is_last or not self.version % self.plan.publish_every_steps
             self._last_trained = StepTrained(
                 step=step, version=self.version, group_ids=batch.group_ids
             )
@@ -324,15 +324,14 @@ class Trainer:
         metrics = self.report.line(step, batch, outcome, now_s)
         metrics["train/version"] = float(self.version)
         metrics["train/refused_groups"] = float(self.feed.num_refused)
-        recorded = StepRecorded(source=self.name, step=step, metrics=metrics)
-        effects.append(Tell(SUPERVISOR, recorded))
+        effects.append(self._record(step, metrics))
         if trip := self.guard.judge(self.name, step, outcome):
             self.tripped = trip.guard
             effects += self.words.tell(SUPERVISOR, trip)[0]
         return effects
 
-    def _is_due(self) -> bool:
-        return self.version % self.plan.publish_every_steps == 0 or self.is_last
+    def _record(self, step: int, metrics: dict[str, float]) -> Effect:
+        return Tell(SUPERVISOR, StepRecorded(source=self.name, step=step, metrics=metrics))
 
     # ---- peers ---------------------------------------------------------------------------
 

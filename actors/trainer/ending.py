@@ -27,7 +27,6 @@ class Ending:
     Attributes:
         saved: version of the newest checkpoint; None before the first.
         saving: version being saved.
-        exported: the checkpoint of the last version, with its Hugging Face folder, is there.
         over: why no step will be trained any more; empty while some will.
     """
 
@@ -36,15 +35,15 @@ class Ending:
     words: SureWords
     saved: int | None = None
     saving: int | None = None
-    exported: bool = False
     folder: str = ""
+    """Of the newest checkpoint of this life; empty before the first."""
     over: str = ""
     finished: bool = False
     draining: list[tuple[Request, bool]] = field(default_factory=list)
     drained: bool = False
     _words_until_s: float | None = None
 
-    def save(self, version: int, trained: TrainedGroups, *, final: bool) -> list[Effect]:
+    def save(self, version: int, trained: TrainedGroups) -> list[Effect]:
         """Begin a checkpoint; the weights must be those of `version` when the work begins."""
         assert self.saving is None, f"saves {version} while {self.saving} is being saved"
         self.saving = version
@@ -52,21 +51,23 @@ class Ending:
             f"save/{version}",
             version,
             trained.names,
-            hugging_face=final,
             trained_before=trained.num_before,
         )
-        return self.ranks.order(RankOrder.SAVE, version, final=final, work=work)
+        return self.ranks.order(RankOrder.SAVE, version, work=work)
 
     def done(self, saved: Saved) -> list[Effect]:
         """A checkpoint is complete on disk."""
         self.saved, self.saving = saved.step, None
-        self.exported = self.exported or saved.hugging_face
         self.folder = saved.folder
         effects: list[Effect] = []
         for name in self.plan.checkpoint_listeners:
             message = CheckpointSaved(step=saved.step, folder=saved.folder)
             effects += self.words.tell(name, message)[0]
         return effects
+
+    def is_saved(self, version: int) -> bool:
+        """Whether this life has written the checkpoint of `version`."""
+        return self.saved == version and bool(self.folder)
 
     def comes_early(self) -> bool:
         """True once, when the data turns out to have ended; a drain is no end of the work."""

@@ -123,8 +123,7 @@ class Follower:
                 return self._begin(ExportVersion(f"export/{step}", step, message.final))
             case RankOrder.SAVE:
                 # Only rank 0 writes down which groups were trained.
-                work = SaveCheckpoint(f"save/{step}", step, (), hugging_face=message.final)
-                return self._begin(work)
+                return self._begin(SaveCheckpoint(f"save/{step}", step, ()))
             case RankOrder.SCORE:
                 key = f"score/{message.index}"
                 return self._begin(ScoreTokens(key, message.rows, message.temperature))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from milepost.actors.trainer.works import StepOutcome
 from milepost.messages.buffer import Batch
@@ -15,22 +15,18 @@ class StepReport:
     Attributes:
         idle_s: when the last step ended, or the actor started.
         begun_s: when the step under way began.
-        beside: metrics of exports and checkpoints since the last line.
     """
 
     idle_s: float = 0.0
     begun_s: float = 0.0
-    beside: dict[str, float] = field(default_factory=dict)
 
     def line(self, step: int, batch: Batch, outcome: StepOutcome, now_s: float) -> dict[str, float]:
         """Metrics of the step that ended now; the next one's time begins."""
         step_s, wait_s = now_s - self.idle_s, max(0.0, self.begun_s - self.idle_s)
         self.idle_s = now_s
-        beside, self.beside = self.beside, {}
         return {
             **batch.metrics,
             **outcome.metrics,
-            **beside,
             "train/step": float(step),
             "perf/step_time": step_s,
             "perf/train_time": outcome.train_s,

@@ -68,8 +68,6 @@ class Saved:
 
     step: int
     folder: str
-    hugging_face: bool
-    """Its `hf` folder was written."""
     save_s: float
 
 
@@ -102,8 +100,6 @@ class SaveCheckpoint(Work):
 
     step: int
     trained_group_ids: tuple[str, ...]
-    hugging_face: bool
-    """Write the `hf` folder, too."""
     trained_before: int = 0
     """Groups trained whose names only the ledger of the rollout actor has."""
 

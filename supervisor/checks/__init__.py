@@ -7,7 +7,11 @@ from typing import Final
 from milepost.supervisor.checks.check import Check, Checked, Note, Stage, Subject, run_checks
 from milepost.supervisor.checks.code import user_code_loads
 from milepost.supervisor.checks.engines import servers_are_told_once, servers_can_start
-from milepost.supervisor.checks.files import checkpoint_is_complete, prompts_are_readable
+from milepost.supervisor.checks.files import (
+    checkpoint_is_complete,
+    held_out_is_apart,
+    prompts_are_readable,
+)
 from milepost.supervisor.checks.http import http_door_is_safe, http_key_is_readable
 from milepost.supervisor.checks.learning import (
     batch_divides,
@@ -89,6 +93,7 @@ CHECKS: Final = (
     Check("the starting checkpoint is complete and of a known kind", FILES, checkpoint_is_complete),
     Check("the key of the HTTP door can be read", FILES, http_key_is_readable),
     Check("every line of the prompt files is a prompt", FILES, prompts_are_readable),
+    Check("no held-out prompt of a file is trained on", FILES, held_out_is_apart),
     Check("the interpreter of SGLang exists", FILES, servers_can_start),
     Check("the sockets of every actor have paths that fit", FILES, sockets_fit),
     Check("tcp mailboxes are encrypted and ask for a key of the run", FILES, tcp_is_private),

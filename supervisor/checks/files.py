@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from hashlib import blake2b
 from pathlib import Path
 from typing import Final
 
+import msgspec
+
 from milepost.actors.rollout.prompts import PromptError, load_prompts
 from milepost.configs.problem import Problem
+from milepost.messages.shared import Prompt
 from milepost.supervisor.checks.check import Finding, Note, Subject
 from milepost.supervisor.checks.wiring import is_prompt_file
 
@@ -68,4 +72,41 @@ def prompts_are_readable(subject: Subject) -> Iterator[Finding]:
         try:
             load_prompts(source, split, subject.topology.run.seed, data.options)
         except PromptError as error:
-            yield Problem(str(error), where, "repair the file; docs/getting-started.md shows one")
+            yield Problem(str(error), where, "repair the file; docs/topology.md shows one")
+
+
+def held_out_is_apart(subject: Subject) -> Iterator[Finding]:
+    """A score on prompts that were trained on, which looks like success."""
+    data = subject.topology.data
+    if data is None or subject.topology.actors.evaluator is None:
+        return
+    if not (is_prompt_file(data.prompts) and is_prompt_file(data.held_out_prompts)):
+        return
+    seed, where = subject.topology.run.seed, "$.data.held_out_prompts"
+    try:
+        trained = load_prompts(data.prompts, "train", seed, data.options)
+        held_out = load_prompts(data.held_out_prompts, "held_out", seed, data.options)
+    except PromptError:
+        return  # named by the check before
+    whole = {_digest(prompt, "messages", "tools", "label", "metadata") for prompt in trained}
+    same = [p for p in held_out if _digest(p, "messages", "tools", "label", "metadata") in whole]
+    if same:
+        what = (
+            f"{len(same)} of {len(held_out)} held-out prompts are training prompts, too; the first"
+            f' is "{same[0].prompt_id}"'
+        )
+        yield Problem(what, where, "cut the file in two: FILE.jsonl@[:-100], FILE.jsonl@[-100:]")
+        return
+    texts = {_digest(prompt, "messages", "tools") for prompt in trained}
+    alike = sum(_digest(prompt, "messages", "tools") in texts for prompt in held_out)
+    if alike:
+        text = (
+            f"{alike} of {len(held_out)} have the messages of a training prompt, and differ from it"
+            " only in label or metadata"
+        )
+        yield Note(text, where)
+
+
+def _digest(prompt: Prompt, *fields: str) -> bytes:
+    parts = [getattr(prompt, name) for name in fields]
+    return blake2b(msgspec.json.encode(parts, order="sorted"), digest_size=16).digest()

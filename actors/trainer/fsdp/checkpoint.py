@@ -4,7 +4,7 @@ RUN/checkpoints/step_000042/     written as .step_000042.partial, renamed when c
                              there already is .step_000042.replaced meanwhile
 meta.json                    step, optimizer step, trained groups, random states
 *.distcp, .metadata          parameters and moments, each rank its shards
-hf/                          Hugging Face folder, where one was asked for
+hf/                          Hugging Face folder
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def save_checkpoint(
     trained_group_ids: tuple[str, ...],
     trained_before: int,
     keep: int,
-    write_hugging_face: Callable[[Path], None] | None,
+    write_hugging_face: Callable[[Path], None],
 ) -> Path:
     """Write the checkpoint of `step`, then forget all but the newest `keep`. Collective.
 
@@ -99,8 +99,7 @@ def save_checkpoint(
         save(learner_state(learner), storage_writer=FileSystemWriter(partial))
     except CheckpointException as error:
         raise CheckpointFailed(f"{partial} cannot be written: {_causes(error)}") from error
-    if write_hugging_face is not None:
-        write_hugging_face(partial / HUGGING_FACE)
+    write_hugging_face(partial / HUGGING_FACE)
     states = group.gather(torch.get_rng_state().to(group.device))
     if group.leads:
         meta = CheckpointMeta(

@@ -177,10 +177,10 @@ class Workshop:
             trained_group_ids=work.trained_group_ids,
             trained_before=work.trained_before,
             keep=self._topology.run.checkpoints_keep,
-            write_hugging_face=self._write_hugging_face if work.hugging_face else None,
+            write_hugging_face=self._write_hugging_face,
         )
         seconds = time.perf_counter() - started
-        return Saved(work.step, str(folder), work.hugging_face, seconds)
+        return Saved(work.step, str(folder), seconds)
 
     def _write_hugging_face(self, folder: Path) -> None:
         tensors = export_tensors(self._learner.policy, self._group, self._dtype)

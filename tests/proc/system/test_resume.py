@@ -104,6 +104,7 @@ def test_a_synchronous_run_goes_on_after_every_stop(
     assert run.summary["status"] == "stopped"
     assert run.summary["ended_at"] - asked_s < 10.0
     assert run.newest() == 5, "what was trained is saved, though no checkpoint was due"
+    assert (run.folder / "checkpoints/step_000005/hf/model.safetensors").is_file()
     check_balance(run, 5)
 
     run = run_to_the_end(start, launch)

@@ -8,11 +8,14 @@ from pathlib import Path
 import pytest
 
 from milepost.configs.load import decode, load_topology
+from milepost.configs.problem import ConfigError
 from milepost.configs.topology import Topology
 from milepost.launch.cache import (
     cached_folder,
     keep,
+    keep_if_possible,
     locate_source,
+    make_room,
     recipe_key,
     sources_of,
     with_cached,
@@ -110,3 +113,23 @@ def test_a_kept_checkpoint_is_a_copy_and_the_first_one_stays(tmp_path: Path) -> 
     keep(checkpoint, kept)
     assert (kept / "config.json").read_text(encoding="utf-8") == "first"
     assert [path.name for path in kept.parent.iterdir()] == ["w-1"]
+
+
+def test_a_cache_that_cannot_be_written_is_told_before_the_work(tmp_path: Path) -> None:
+    """Else a minute of warm-up ends in a traceback, and the run it was for never starts."""
+    (tmp_path / "file").write_text("", encoding="utf-8")
+    with pytest.raises(ConfigError, match="cannot be written: Not a directory"):
+        make_room(tmp_path / "file" / "checkpoints" / "w-1")
+    make_room(tmp_path / "cache" / "checkpoints" / "w-1")
+    assert list((tmp_path / "cache" / "checkpoints").iterdir()) == []
+
+
+def test_a_checkpoint_that_cannot_be_kept_is_used_where_it_was_made(tmp_path: Path) -> None:
+    """The cache may fill up during the warm-up; what the warm-up made is good all the same."""
+    checkpoint = tmp_path / "hf"
+    checkpoint.mkdir()
+    (tmp_path / "file").write_text("", encoding="utf-8")
+    path, told = keep_if_possible(checkpoint, tmp_path / "file" / "w-1")
+    assert path == checkpoint
+    assert told.startswith(f"warning: used from {checkpoint}, it could not be kept in")
+    assert keep_if_possible(checkpoint, tmp_path / "w-1")[0] == tmp_path / "w-1"

@@ -65,6 +65,18 @@ def test_a_slice_takes_part_of_a_file(tmp_path: Path, bounds: str, left: str) ->
         ({"messages": "hello"}, r"line 2: Expected `array`, got `str` - at `\$.messages`"),
         ({"messages": [{"role": "human", "content": ""}]}, r"unknown role 'human' at \$.messages"),
         ({"messages": [{"role": "user"}]}, "neither `content` nor `tool_calls`"),
+        (
+            {"messages": [{"role": "user", "content": 5}]},
+            r"line 2: messages\[0\]\.content is int, text or text parts are taken",
+        ),
+        (
+            {"messages": [*USER, {"role": "user", "content": "", "reasoning": ""}]},
+            r"line 2: unknown field `reasoning` at \$\.messages\[1\]",
+        ),
+        (
+            {"messages": USER, "tools": [{"foo": 1}]},
+            r"line 2: tools\[0\] has no function with a name: {'foo': 1}",
+        ),
         ({"label": 1}, "line 2: Object missing required field `messages`"),
     ],
 )

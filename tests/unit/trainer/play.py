@@ -177,7 +177,7 @@ class Play:
     def saved(self) -> SaveCheckpoint:
         """A checkpoint ends, and who must know of it does."""
         work = self.take(SaveCheckpoint)
-        saved = Saved(work.step, f"checkpoints/step_{work.step:06d}", work.hugging_face, 0.02)
+        saved = Saved(work.step, f"checkpoints/step_{work.step:06d}", 0.02)
         self.feed(WorkDone(work.key, saved))
         return work
 

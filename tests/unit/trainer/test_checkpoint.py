@@ -52,7 +52,7 @@ def save(parent: Path, learner: Learner, step: int, keep: int = 2) -> Path:
         trained_group_ids=(f"a{step}",),
         trained_before=step - 1,
         keep=keep,
-        write_hugging_face=None,
+        write_hugging_face=lambda _: None,
     )
 
 

@@ -11,7 +11,13 @@ from milepost.actors.trainer.works import (
 )
 from milepost.messages.buffer import CheckpointSaved
 from milepost.messages.publisher import BucketReady, VersionReady
-from milepost.messages.supervisor import Drain, Drained, PeerRestarted, WorkFinished
+from milepost.messages.supervisor import (
+    Drain,
+    Drained,
+    PeerRestarted,
+    StepRecorded,
+    WorkFinished,
+)
 from milepost.messages.trainer import (
     VersionFailed,
 )
@@ -22,7 +28,7 @@ from milepost.messages.trainer import (
 def test_a_version_is_announced_before_its_buckets() -> None:
     game = play()
     game.exported()
-    told = [each.message for each in game.waiting if isinstance(each, Tell)]
+    told = [each.message for each in game.waiting if isinstance(each, Tell)][:2]
     assert [type(each) for each in told] == [VersionReady, BucketReady]
 
 
@@ -106,7 +112,7 @@ def test_checkpoints_come_every_so_many_steps_and_name_all_groups_trained() -> N
     assert not game.has(SaveCheckpoint)
     game.step(1)
     work = game.saved()
-    assert (work.step, work.hugging_face) == (2, False)
+    assert work.step == 2
     assert work.trained_group_ids == ("a0", "b0", "a1", "b1")
     listeners = [
         each.to
@@ -125,7 +131,7 @@ def test_the_work_is_finished_when_the_last_version_is_on_disk_and_in_the_engine
     game.step(0)
     export = game.exported()
     assert (export.version, export.final) == (1, True)
-    assert game.saved().hugging_face
+    assert game.saved().step == 1
     game.taken()
     assert not game.has(WorkFinished)
     game.published(1, final=True)
@@ -171,6 +177,15 @@ def test_a_run_resumed_at_its_end_only_finishes() -> None:
     game.saved()
     game.published(4, final=True)
     assert game.has(WorkFinished)
+
+
+def test_the_time_of_the_last_checkpoint_is_recorded_although_no_step_follows() -> None:
+    """A run that saves only at its end would otherwise never say how long that took."""
+    game = play(steps=1, sft=True, publisher="")
+    game.step(0)
+    game.saved()
+    told = [each for each in game.all(StepRecorded) if "perf/save_model_time" in each.metrics]
+    assert [each.step for each in told] == [1]
 
 
 # ---- drains ------------------------------------------------------------------------------

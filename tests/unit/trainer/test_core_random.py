@@ -206,7 +206,7 @@ class World:
                 bucket = BucketReady(version=work.version, index=0, names=(), tensors=())
                 return Exported(ready, (bucket,), 0.0) if name == RANKS[0] else None
             case SaveCheckpoint():
-                return Saved(work.step, "folder", work.hugging_face, 0.0)
+                return Saved(work.step, "folder", 0.0)
             case _:
                 raise AssertionError(work)
 

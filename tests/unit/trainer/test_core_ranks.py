@@ -93,8 +93,8 @@ def test_a_following_rank_fetches_checks_and_trains_as_it_is_told() -> None:
     assert game.take(PartChecked).attempt == 1
     game.receive(order(3, RankOrder.TRAIN), "trainer-0")
     assert game.take(TrainBatch).batch.group_ids == ("a0", "c0")
-    game.receive(order(4, RankOrder.SAVE, 1, final=True), "trainer-0")
-    assert game.take(SaveCheckpoint).hugging_face
+    game.receive(order(4, RankOrder.SAVE, 1), "trainer-0")
+    assert game.take(SaveCheckpoint).step == 1
     game.receive(order(5, RankOrder.SCORE, 1), "trainer-0")
     assert game.has(ScoreTokens)
 

@@ -46,7 +46,9 @@ def test_a_step_names_its_groups_to_the_buffer_and_its_metrics_to_the_supervisor
     game.now_s = 14.0
     game.trained()
     assert game.take(StepTrained) == StepTrained(step=0, version=1, group_ids=("a0", "b0"))
-    metrics = game.take(StepRecorded).metrics
+    export, line = game.all(StepRecorded)[:2]
+    assert (export.step, export.metrics) == (0, {"perf/export_time": 0.01})
+    metrics = line.metrics
     assert metrics["rollout/raw_reward"] == 0.5
     assert metrics["train/loss"] == 0.5
     assert metrics["train/version"] == 1
@@ -55,7 +57,6 @@ def test_a_step_names_its_groups_to_the_buffer_and_its_metrics_to_the_supervisor
     assert metrics["perf/train_wait_time"] == 2.0
     assert metrics["perf/wait_time_ratio"] == 0.5
     assert metrics["perf/batch_wait_time"] == 0.25
-    assert metrics["perf/export_time"] == 0.01
 
 
 def test_asynchronous_training_goes_on_while_its_version_is_published() -> None:
@@ -244,7 +245,7 @@ def test_the_end_of_the_data_ends_the_work_early() -> None:
     game.exported()
     game.published(1)
     game.answer(BatchExhausted(reason="42 prompts, all trained"))
-    assert game.saved().hugging_face
+    assert game.saved().step == 1
     assert game.has(WorkFinished)
     final = [each for each in game.all(VersionPublished) if each.final]
     assert final == [VersionPublished(version=1, final=True)], "version 1 is served already"
@@ -270,7 +271,7 @@ def test_in_a_drain_the_buffers_word_that_no_batch_comes_finishes_nothing() -> N
     assert not game.has(SaveCheckpoint)
     assert "waits for the order to drain" in game.core.working_on()
     game.ask(Drain(deadline_s=30.0))
-    assert not game.saved().hugging_face
+    assert game.saved().step == 1
     game.taken()
     assert not game.has(WorkFinished)
 

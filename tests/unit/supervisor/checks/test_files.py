@@ -14,7 +14,11 @@ from milepost.configs.load import decode
 from milepost.configs.problem import Problem
 from milepost.supervisor.checks import Machine, Subject
 from milepost.supervisor.checks.check import Finding
-from milepost.supervisor.checks.files import checkpoint_is_complete, prompts_are_readable
+from milepost.supervisor.checks.files import (
+    checkpoint_is_complete,
+    held_out_is_apart,
+    prompts_are_readable,
+)
 from milepost.supervisor.checks.machine import (
     folder_is_ready,
     machine_has_room,
@@ -101,6 +105,28 @@ def test_a_bad_line_of_the_prompt_file_is_named_by_its_number(tmp_path: Path) ->
     assert "line 3" in problem
     path.write_text(f"{good}\n{good}\n", encoding="utf-8")
     assert told(list(prompts_are_readable(subject(data={"prompts": str(path)})))) == []
+
+
+def evaluated(train: str, held_out: str) -> Subject:
+    data = {"prompts": train, "held_out_prompts": held_out}
+    return subject(data=data, actors={"evaluator": {}})
+
+
+def test_held_out_prompts_that_are_trained_on_are_counted(tmp_path: Path) -> None:
+    """Two settings that differ can name the same lines; a score on them looks like success."""
+    path = tmp_path / "p.jsonl"
+    lines = [{"messages": [{"role": "user", "content": f"{n}"}], "label": n} for n in range(9)]
+    path.write_text("".join(f"{json.dumps(line)}\n" for line in lines), encoding="utf-8")
+    (told_of,) = told(list(held_out_is_apart(evaluated(f"{path}", f"{path}@[-4:]"))))
+    assert told_of == '4 of 4 held-out prompts are training prompts, too; the first is "p:6"'
+    assert list(held_out_is_apart(evaluated(f"{path}@[:-4]", f"{path}@[-4:]"))) == []
+    copy = tmp_path / "copy.jsonl"
+    line = {"label": 2, "prompt_id": "another name", "messages": lines[2]["messages"]}
+    copy.write_text(json.dumps(line), encoding="utf-8")
+    assert len(told(list(held_out_is_apart(evaluated(str(path), str(copy)))))) == 1
+    copy.write_text(json.dumps({**line, "metadata": {"seed": 7}}), encoding="utf-8")
+    (note,) = held_out_is_apart(evaluated(str(path), str(copy)))
+    assert "1 of 1 have the messages of a training prompt" in str(note), "no problem: a new seed"
 
 
 def test_a_run_folder_must_be_new_or_hold_the_run_to_resume(tmp_path: Path) -> None:
