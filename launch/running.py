@@ -217,6 +217,8 @@ def report(folder: Path, options: Options) -> None:
         write_report(folder)
     except DrawingFailed as error:
         options.say(f"the curves could not be drawn: {error}")
+    except OSError as error:
+        options.say(f"the report could not be written: {error}")
     options.say("")
     for line in report_lines(folder):
         options.say(line)

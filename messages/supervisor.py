@@ -55,7 +55,7 @@ class Heartbeat(Message, kw_only=True):
 
 
 class StepRecorded(Message, kw_only=True):
-    """One line of metrics.jsonl."""
+    """Figures of one step; all that is said of a step becomes its one object in metrics.jsonl."""
 
     source: str
     step: NonNegative

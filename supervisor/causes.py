@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Final
 
 from milepost.supervisor.events import ChildExited
@@ -37,6 +40,14 @@ def cause_of(child: Child, exited: ChildExited, reason: str) -> Cause:
     if why := reason or child.last_words or _last_line(exited.log_tail):
         text = f"{text}: {why}"
     return Cause(child.name, text, exited.code, exited.signal, exited.log_tail)
+
+
+def named(cause: Cause) -> Cause:
+    """The cause, with a full disk said first: whoever meets it first is only its victim."""
+    full = os.strerror(errno.ENOSPC)
+    if not any(full in line for line in (cause.text, *cause.log_tail)):
+        return cause
+    return replace(cause, text=f"disk full: {cause.text}")
 
 
 def earlier_silence(

@@ -14,6 +14,8 @@ from __future__ import annotations
 
 from typing import assert_never
 
+from msgspec import structs
+
 from milepost.configs.system import TimeoutsConfig
 from milepost.messages.shared import Message
 from milepost.messages.supervisor import (
@@ -57,7 +59,8 @@ from milepost.supervisor.events import (
 )
 from milepost.supervisor.outcome import Cause, RunStatus
 from milepost.supervisor.plan import ChildPlan
-from milepost.supervisor.recording.resume import steps_done
+from milepost.supervisor.recording.rates import SystemFigures
+from milepost.supervisor.recording.steps import VERSION, steps_done
 from milepost.supervisor.restart import Again, GiveUp, LetRest, decide
 from milepost.supervisor.states import (
     Child,
@@ -95,6 +98,7 @@ class SupervisorCore:
         self.book = Book(children, timeouts, started_s=now_s, phase_since_s=now_s)
         self.ending = Ending(self.book)
         self._watch = Watch(self.book, now_s)
+        self._figures = SystemFigures()
         self._schema = schema
 
     def start(self, now_s: float) -> list[Effect]:
@@ -252,7 +256,9 @@ class SupervisorCore:
             case StepRecorded():
                 done = steps_done(said.message.step, said.message.metrics)
                 self.ending.last_step = max(self.ending.last_step, done)
-                self.book.order(Record(said.message))
+                figures = self._figures.metrics() if VERSION in said.message.metrics else {}
+                metrics = said.message.metrics | figures
+                self.book.order(Record(structs.replace(said.message, metrics=metrics)))
             case EventReported():
                 self.book.order(Record(said.message))
             case ResourceTaken() | ResourceReleased():
@@ -271,6 +277,7 @@ class SupervisorCore:
                 if child.heartbeat is None or message.progress != child.heartbeat.progress:
                     child.progress_s = now_s
                 child.heartbeat = message
+                self._figures.heard(child.name, message.statistics, now_s)
             case WorkFinished():
                 child.finished = True
                 self.ending.summaries[child.name] = message.summary

@@ -14,7 +14,7 @@ SHOWN: Final = (
     ("train/nll", "nll"),
     ("train/loss", "loss"),
     ("train/grad_norm", "grad norm"),
-    ("train/lr", "lr"),
+    ("train/lr-pg_0", "lr"),
 )
 """Metrics of a plain line, where a run reports them."""
 QUIET: Final = frozenset({"ready", "work_finished"})
@@ -32,7 +32,7 @@ class Display(Protocol):
         ...
 
     def on_step(self, step: int, metrics: Mapping[str, float]) -> None:
-        """One line of metrics.jsonl."""
+        """Figures of one step, from one actor."""
         ...
 
     def on_event(self, event: EventReported) -> None:

@@ -58,6 +58,7 @@ class Ending:
         if self._status not in {None, RunStatus.STOPPED}:
             self.died_late(cause, now_s)
             return
+        cause = causes.named(cause)
         self._status, self._cause, self._cause_s = status, cause, now_s
         self._book.record(status, cause.text, source=cause.actor)
         if self._book.phase is Phase.RUNNING:

@@ -231,3 +231,7 @@ class Family:
         except FileNotFoundError:
             # Somebody removed the run's folder; what the run owns is known here, too.
             return remove_all(self._owned)
+        except OSError as error:
+            reaped = remove_all(self._owned)
+            reaped.problems.append(f"the registry cannot be read: {error}")
+            return reaped

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import platform
@@ -21,6 +22,7 @@ from milepost.configs.spec import ActorSpec
 from milepost.configs.topology import Topology
 from milepost.supervisor.cleanup.reaper import reap
 from milepost.supervisor.cleanup.registry import PRIVATE, registry_path
+from milepost.supervisor.cleanup.unfinished import SUMMARY
 
 PACKAGES: Final = (
     "milepost",
@@ -35,6 +37,11 @@ PACKAGES: Final = (
     "uvloop",
 )
 """Written down with their versions; read from package metadata, none is imported."""
+
+
+RESERVE: Final = f"{PRIVATE}/reserve"
+RESERVE_BYTES: Final = 1 << 20
+"""The last events and metrics, the summary and the report."""
 
 
 class FolderInUse(RuntimeError):
@@ -94,6 +101,21 @@ class RunFolder:
             "started_at": time.time(),
         }
         self.write_json("versions.json", facts)
+
+    def keep_reserve(self) -> None:
+        """Take some room on the disk, for the end of the run if that finds it full."""
+        with (self.path / RESERVE).open("wb") as file:
+            os.posix_fallocate(file.fileno(), 0, RESERVE_BYTES)
+
+    def free_reserve(self) -> None:
+        """Give that room to what has to be written at the end."""
+        with contextlib.suppress(OSError):
+            (self.path / RESERVE).unlink()
+
+    def forget_summary(self) -> None:
+        """Put the summary of an earlier life aside: this one has not ended."""
+        with contextlib.suppress(FileNotFoundError):
+            (self.path / SUMMARY).replace(self.path / PRIVATE / f"earlier_{SUMMARY}")
 
     def write_spec(self, spec: ActorSpec) -> Path:
         """What one child reads first; readable by its owner only, it may hold a key."""

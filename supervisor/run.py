@@ -7,6 +7,7 @@ import contextlib
 import os
 import secrets
 import signal
+import sys
 import time
 import traceback
 from collections.abc import AsyncIterator, Iterator
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import msgspec
+import orjson
 
 from milepost.configs.topology import Topology
 from milepost.messages.bus import Bus, BusLimits
@@ -26,12 +28,12 @@ from milepost.supervisor.attach import Door
 from milepost.supervisor.book import SUPERVISOR
 from milepost.supervisor.cleanup.processes import identity_of
 from milepost.supervisor.cleanup.registry import (
-    PRIVATE,
     Owned,
     Registry,
     identity_record,
     note,
 )
+from milepost.supervisor.cleanup.unfinished import RUN_FILE, SUMMARY
 from milepost.supervisor.companions import Companions
 from milepost.supervisor.core import SupervisorCore
 from milepost.supervisor.display import Display
@@ -55,8 +57,6 @@ from milepost.supervisor.sockets import (
     remove_folder,
 )
 
-RUN_FILE: Final = f"{PRIVATE}/run.json"
-"""Says how clients attach."""
 SNAPSHOT_S: Final = 1.0
 BUS_CLOSE_S: Final = 0.2
 SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -115,6 +115,7 @@ class _Run:
         self._trackers = trackers_of(topology.tracking)
         self._plans = {plan.name: plan for plan in children_of(topology)}
         self._owned = Owned()
+        self._unwritten = ""
         self._about: dict[str, Any] = {
             "name": topology.run.name,
             "run_id": self._run_id,
@@ -126,7 +127,9 @@ class _Run:
 
     async def live(self, place: Place) -> Outcome:
         """Open everything, wait for the verdict, close everything, report."""
+        self._folder.forget_summary()
         self._folder.write_beginning(self._topology, self._plans)
+        self._folder.keep_reserve()
         sockets = self._own_sockets()
         try:
             return await self._live(sockets, place)
@@ -196,7 +199,7 @@ class _Run:
                 resume_step=self._resume_step,
             )
             recorder = Recorder(files)
-            stack.push_async_callback(recorder.close)
+            stack.push_async_callback(self._close_recorder, recorder)
             tell_s = self._topology.system.timeouts.tell_s
             shell = Shell(core, bus, recorder, self._display, self._about, tell_s)
             family = Family(facts, self._plans, self._folder, place, shell.handle, shell.broken)
@@ -216,6 +219,7 @@ class _Run:
                 yield shell, family
             finally:
                 shell.stop_clock()
+                self._folder.free_reserve()
                 await bus.close(deadline_s=BUS_CLOSE_S)
                 await receiver
                 await recorder.settled()
@@ -226,6 +230,12 @@ class _Run:
                 if not reaped.problems:
                     # Else it stays, and tries once more when we are gone.
                     await companions.close()
+
+    async def _close_recorder(self, recorder: Recorder) -> None:
+        try:
+            await recorder.close()
+        except OSError as error:
+            self._unwritten = f"the last metrics and events cannot be written: {error}"
 
     async def _verdict(self, shell: Shell, family: Family) -> Verdict:
         try:
@@ -253,11 +263,13 @@ class _Run:
             ended_at=time.time(),
         )
         try:
-            self._folder.write_json("summary.json", summary)
+            self._folder.write_json(SUMMARY, summary)
             self._write_run_file(sockets, ended=True)
         except OSError as error:
-            text = f"summary.json cannot be written: {error}"
-            cause = verdict.cause or Cause(SUPERVISOR, text)
+            self._unwritten = f"{SUMMARY} cannot be written: {error}"
+            sys.stderr.write(f"{orjson.dumps(summary, default=repr).decode()}\n")
+        if self._unwritten:
+            cause = verdict.cause or Cause(SUPERVISOR, self._unwritten)
             verdict = replace(verdict, status=RunStatus.FAILED, cause=cause)
         return Outcome(verdict, summary)
 

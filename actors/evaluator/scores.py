@@ -74,8 +74,9 @@ def _by_category(outcomes: Sequence[Outcome], success_metric: str) -> dict[str, 
 
 
 def recorded(evaluation: Evaluation) -> dict[str, float]:
-    """As one line of metrics.jsonl: `eval/{sampled,greedy}/...` of this version."""
+    """What it adds to an object of metrics.jsonl: `eval/{sampled,greedy}/...`."""
     metrics = {
+        "eval/step": float(evaluation.version),
         "eval/duration_seconds": evaluation.seconds,
         "eval/delay_seconds": evaluation.delay_s,
     }

@@ -27,6 +27,7 @@ class StepReport:
         return {
             **batch.metrics,
             **outcome.metrics,
+            "rollout/step": float(step),
             "train/step": float(step),
             "perf/step_time": step_s,
             "perf/train_time": outcome.train_s,

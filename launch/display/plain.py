@@ -45,7 +45,7 @@ class PlainDisplay:
         self._missing = missing
 
     def on_step(self, step: int, metrics: Mapping[str, float]) -> None:
-        """One line of metrics.jsonl; of a quick supervised run, not every one is shown."""
+        """Figures of one step; of a quick supervised run, not every one is shown."""
         del step  # counts from 0; the metrics say how many batches are trained
         now_s, before = self._clock(), self._progress.step
         self._progress.take_step(metrics, now_s)

@@ -108,7 +108,7 @@ class Screen:
         self._draw()
 
     def on_step(self, step: int, metrics: Mapping[str, float]) -> None:
-        """One line of metrics.jsonl."""
+        """Figures of one step, from one actor."""
         del step  # counts from 0; the metrics say how many batches are trained
         self._progress.take_step(metrics, self._clock())
         self._draw()

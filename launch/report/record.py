@@ -15,7 +15,6 @@ from milepost.configs.topology import Topology
 from milepost.messages.evaluator import Evaluation, Transcript
 
 EVALUATION: Final = "evaluation"
-VERSION: Final = "train/version"
 TRANSCRIPTS: Final = "transcripts.jsonl"
 
 
@@ -85,7 +84,7 @@ def read_record(folder: Path) -> Record:
         folder=folder,
         topology=load_topology(str(folder.absolute() / "topology.toml")),
         summary=summary,
-        steps=tuple(merge_steps(read_lines(folder / "metrics.jsonl"))),
+        steps=tuple(steps_of(read_lines(folder / "metrics.jsonl"))),
         evaluations=tuple(_read_evaluations(folder / "events.jsonl")),
         transcripts=tuple(_read_transcripts(folder / TRANSCRIPTS)),
     )
@@ -100,24 +99,13 @@ def read_lines(path: Path) -> Iterator[dict[str, Any]]:
             yield orjson.loads(line)
 
 
-def merge_steps(lines: Iterator[dict[str, Any]]) -> Iterator[Step]:
-    """One `Step` for each number of trained batches; a line written again after a resume counts.
-
-    The trainer numbers its steps from 0 and makes version k + 1 in step k; an evaluation is
-    recorded under the version that it measured, later than the step that made it.
-    """
-    metrics: dict[int, dict[str, float]] = {}
-    times: dict[int, float] = {}
+def steps_of(lines: Iterator[dict[str, Any]]) -> Iterator[Step]:
+    """One `Step` for each object; its time counts from the first one's."""
+    start: float | None = None
     for line in lines:
-        trained = VERSION in line
-        done = int(line[VERSION] if trained else line["step"])
+        start = float(line["time"]) if start is None else start
         values = {name: float(value) for name, value in line.items() if _is_metric(name, value)}
-        metrics.setdefault(done, {}).update(values)
-        if trained or done not in times:
-            times[done] = float(line["time"])
-    start = times[min(times)] if times else 0.0
-    for done in sorted(metrics):
-        yield Step(done=done, wall_s=times[done] - start, metrics=metrics[done])
+        yield Step(done=int(line["step"]), wall_s=float(line["time"]) - start, metrics=values)
 
 
 def _is_metric(name: str, value: object) -> bool:

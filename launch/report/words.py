@@ -181,7 +181,7 @@ PLACES = (
     Place("report.html", "this page; opens anywhere, needs nothing else"),
     Place("curve.png", "the curves"),
     Place("summary.json", "how it ended, scores, wall time of each phase"),
-    Place("metrics.jsonl", "one object a step, every metric"),
+    Place("metrics.jsonl", "one object a step, every metric (step 0: before the first)"),
     Place("events.jsonl", "evaluations, restarts, refusals"),
     Place("transcripts.jsonl", "held-out conversations before and after"),
     Place("checkpoints", "checkpoints; step_*/hf loads with transformers"),

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import json
 import os
 import shutil
 import subprocess
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -17,6 +15,7 @@ from typing import Final
 
 from milepost.supervisor.cleanup.processes import kill_all
 from milepost.supervisor.cleanup.registry import PRIVATE, Owned, Registry, read_registry
+from milepost.supervisor.cleanup.unfinished import finish
 
 SHARED_MEMORY: Final = Path("/dev/shm")  # noqa: S108 - where Linux keeps it
 FOLDER_PREFIX: Final = "milepost-"
@@ -59,7 +58,7 @@ def reap(run_folder: Path) -> Reaped:
                 f"{run_folder} is run by process {pid}; `milepost stop --run {run_folder}` ends it"
             )
         if not owned.closed and owned.run_id:
-            _write_killed_summary(run_folder, owned.run_id)
+            finish(run_folder, owned.run_id)
         return take_away(run_folder, owned)
 
 
@@ -69,7 +68,10 @@ def take_away(run_folder: Path, owned: Owned) -> Reaped:
         return Reaped()
     reaped = remove_all(owned)
     if not reaped.problems:
-        Registry(run_folder).append({"kind": "closed"})
+        try:
+            Registry(run_folder).append({"kind": "closed"})
+        except OSError as error:
+            reaped.problems.append(f"all is taken away, but that cannot be written down: {error}")
     return reaped
 
 
@@ -100,21 +102,6 @@ def one_at_a_time(run_folder: Path) -> Iterator[None]:
         yield
     finally:
         os.close(descriptor)
-
-
-def _write_killed_summary(run_folder: Path, run_id: str) -> None:
-    """A summary in the name of a supervisor that could not write its own."""
-    path = run_folder / "summary.json"
-    if path.exists() and json.loads(path.read_bytes()).get("run_id") == run_id:
-        return
-    summary = {
-        "status": "killed",
-        "run_id": run_id,
-        "cause": {"actor": "supervisor", "text": "the supervisor was killed", "log_tail": []},
-        "exit_code": None,
-        "ended_at": time.time(),
-    }
-    path.write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
 
 
 def _remove_folder(folder: Path, run_id: str, reaped: Reaped) -> None:

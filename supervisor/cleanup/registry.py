@@ -14,6 +14,7 @@ by a crash is the last one and is ignored. Kinds:
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import time
@@ -71,10 +72,25 @@ class Registry:
         text = "".join(f"{json.dumps({**record, 'at': time.time()})}\n" for record in records)
         descriptor = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
         try:
-            os.write(descriptor, text.encode())
+            append_whole(descriptor, text.encode())
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
+
+
+def append_whole(descriptor: int, data: bytes) -> None:
+    """Append all of it, or (when nobody else has appended meanwhile) nothing.
+
+    Raises:
+        OSError: the disk did not take it.
+    """
+    size = os.fstat(descriptor).st_size
+    written = os.write(descriptor, data)
+    if written < len(data):
+        if os.fstat(descriptor).st_size == size + written:
+            os.ftruncate(descriptor, size)
+        text = f"{os.strerror(errno.ENOSPC)}: {written} of {len(data)} bytes were taken"
+        raise OSError(errno.ENOSPC, text)
 
 
 def registry_path(run_folder: Path) -> Path:

@@ -8,14 +8,19 @@ import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from io import FileIO
 from pathlib import Path
-from typing import Any, BinaryIO, Final
+from typing import Any, Final
 
 import orjson
 
 from milepost.messages.supervisor import EventReported, StepRecorded
+from milepost.supervisor.cleanup.registry import append_whole
+from milepost.supervisor.cleanup.unfinished import EVENTS, METRICS, OPEN_STEP, write_open_step
 from milepost.supervisor.recording.eventfile import EventFile
 from milepost.supervisor.recording.resume import drop_superseded
+from milepost.supervisor.recording.steps import OpenStep, steps_done
 
 PENDING_MAX: Final = 1024
 """Records waiting for the disk; above it the supervisor takes no further messages."""
@@ -36,31 +41,46 @@ class Files:
     def __init__(
         self, run_folder: Path, *, tensorboard: bool, resume_step: int | None = None
     ) -> None:
-        if resume_step is not None:
-            drop_superseded(run_folder, resume_step)
-        self._metrics = (run_folder / "metrics.jsonl").open("ab")
-        self._events = (run_folder / "events.jsonl").open("ab")
+        self._run_folder = run_folder
+        reopened = None if resume_step is None else drop_superseded(run_folder, resume_step)
+        self._open = OpenStep(reopened)
+        self._closed: deque[dict[str, Any]] = deque()
+        self._metrics = (run_folder / METRICS).open("ab", buffering=0)
+        self._events = (run_folder / EVENTS).open("ab", buffering=0)
         folder = run_folder / "tensorboard"
-        self._board = EventFile(folder, time.time(), resume_step) if tensorboard else None
+        # The step that the checkpoint was taken after stands; what comes behind it is void.
+        purge_step = resume_step + 1 if resume_step else resume_step
+        self._board = EventFile(folder, time.time(), purge_step) if tensorboard else None
 
     def step(self, message: StepRecorded, wall_s: float) -> EventReported | None:
-        """Write one step; returns the event to be reported when a value is not finite."""
+        """Merge what was said into the object of its step, and write the one that it closes.
+
+        Returns:
+            The event to be reported when a value is not finite.
+        """
         finite = {name: x for name, x in message.metrics.items() if math.isfinite(x)}
         strange = {name: x for name, x in message.metrics.items() if name not in finite}
-        line: dict[str, Any] = {
-            "step": message.step,
-            "time": round(wall_s, 3),
-            "source": message.source,
-            **message.metrics,
-            **dict.fromkeys(strange),
-        }
-        _append(self._metrics, line)
+        closed = self._open.add(message, message.metrics | dict.fromkeys(strange), wall_s)
+        if closed is not None:
+            self._closed.append(closed)
+        self._write_closed()
+        step = steps_done(message.step, message.metrics)
         if self._board is not None and finite:
-            self._board.scalars(message.step, finite, wall_s)
+            self._board.scalars(step, finite, wall_s)
         if not strange:
             return None
-        text = f"step {message.step}: " + ", ".join(f"{k} is {v}" for k, v in strange.items())
+        text = f"step {step}: " + ", ".join(f"{k} is {v}" for k, v in strange.items())
         return EventReported(source=message.source, kind=NOT_FINITE, text=text)
+
+    def _write_closed(self) -> None:
+        while self._closed:
+            _append(self._metrics, self._closed[0])
+            self._closed.popleft()
+
+    def keep_open_step(self) -> None:
+        """Put what the open object has on disk, for the case that this process is killed."""
+        if self._open.fields is not None:
+            write_open_step(self._run_folder, self._open.fields)
 
     def event(self, message: EventReported, wall_s: float) -> None:
         """Write one event."""
@@ -74,11 +94,20 @@ class Files:
         _append(self._events, line)
 
     def close(self) -> None:
-        """Close all of them."""
-        self._metrics.close()
-        self._events.close()
-        if self._board is not None:
-            self._board.close()
+        """Write the object that is open, and close all of them.
+
+        Raises:
+            OSError: the disk did not take it.
+        """
+        with ExitStack() as stack:
+            for file in (self._metrics, self._events, self._board):
+                if file is not None:
+                    stack.callback(file.close)
+            self._write_closed()
+            if self._open.fields is not None:
+                _append(self._metrics, self._open.fields)
+                self._open.fields = None
+                (self._run_folder / OPEN_STEP).unlink(missing_ok=True)
 
 
 class Recorder:
@@ -98,6 +127,9 @@ class Recorder:
         self._idle = asyncio.Event()
         self._idle.set()
         self._closing = False
+        self._unwritten: deque[tuple[EventReported | StepRecorded, float]] = deque(
+            maxlen=PENDING_MAX
+        )
         self._task: asyncio.Task[None] | None = None
 
     def start(self, broken: Callable[[str], None]) -> None:
@@ -121,17 +153,23 @@ class Recorder:
         await self._idle.wait()
 
     async def close(self) -> None:
-        """Write what is pending and close the files."""
+        """Write what is pending, also what the disk once did not take, and close the files.
+
+        Raises:
+            OSError: it still does not take it.
+        """
         self._closing = True
         self._work.set()
         if self._task is not None:
             await self._task
         self._thread.shutdown()
-        self._files.close()
+        try:
+            self._write(self._unwritten)
+        finally:
+            self._files.close()
 
     async def _run(self, broken: Callable[[str], None]) -> None:
         loop = asyncio.get_running_loop()
-        healthy = True
         while True:
             if not self._pending:
                 if self._closing:
@@ -141,26 +179,34 @@ class Recorder:
                 self._idle.set()
                 await self._work.wait()
                 continue
-            batch = tuple(self._pending)
+            batch = self._pending.copy()
             self._pending.clear()
             self._room.set()
-            if not healthy:
+            if self._unwritten:
+                self._unwritten += batch
                 continue
             try:
                 await loop.run_in_executor(self._thread, self._write, batch)
             except OSError as error:
-                healthy = False
+                self._unwritten += batch
                 broken(f"the run folder cannot be written: {error}")
 
-    def _write(self, batch: tuple[tuple[EventReported | StepRecorded, float], ...]) -> None:
-        for message, wall_s in batch:
+    def _write(self, batch: deque[tuple[EventReported | StepRecorded, float]]) -> None:
+        """Write all of them; what the disk did not take stays in `batch`."""
+        if not batch:
+            return
+        while batch:
+            message, wall_s = batch[0]
             if isinstance(message, EventReported):
                 self._files.event(message, wall_s)
             elif (strange := self._files.step(message, wall_s)) is not None:
                 self._files.event(strange, wall_s)
+            batch.popleft()
+        self._files.keep_open_step()
 
 
-def _append(file: BinaryIO, line: dict[str, Any]) -> None:
+def _append(file: FileIO, line: dict[str, Any]) -> None:
+    """Write one line, whole or not at all."""
     options = orjson.OPT_APPEND_NEWLINE | orjson.OPT_NON_STR_KEYS
     try:
         text = orjson.dumps(line, default=repr, option=options)
@@ -170,5 +216,4 @@ def _append(file: BinaryIO, line: dict[str, Any]) -> None:
             key: value if isinstance(value, float) else str(value) for key, value in line.items()
         }
         text = orjson.dumps(plain, option=options)
-    file.write(text)
-    file.flush()
+    append_whole(file.fileno(), text)

@@ -8,24 +8,14 @@ from typing import Any, Final
 import orjson
 
 from milepost.supervisor.cleanup.registry import PRIVATE
+from milepost.supervisor.cleanup.unfinished import write_open_step
 
 SUPERSEDED: Final = f"{PRIVATE}/superseded.jsonl"
-"""Lines taken out of metrics.jsonl, kept for whoever asks what was there."""
-VERSION: Final = "train/version"
-"""Trainer's metric: number of steps trained when the line was written."""
+"""Objects taken out of metrics.jsonl, kept for whoever asks what was there."""
 
 
-def steps_done(step: int, metrics: dict[str, Any]) -> int:
-    """Steps that had been trained when this line was recorded.
-
-    The trainer counts the step it did, from 0; everybody else names the version they speak of,
-    which is a number of steps.
-    """
-    return int(metrics.get(VERSION) or step)
-
-
-def drop_superseded(run_folder: Path, resume_step: int) -> int:
-    """Take the lines of steps after the checkpoint out of metrics.jsonl; returns how many.
+def drop_superseded(run_folder: Path, resume_step: int) -> dict[str, Any] | None:
+    """Take the objects of steps after the checkpoint out of metrics.jsonl.
 
     A line that a killed run left half written goes, too.
 
@@ -33,26 +23,36 @@ def drop_superseded(run_folder: Path, resume_step: int) -> int:
         run_folder: of the run.
         resume_step: steps trained at the checkpoint; 0 for a run that begins again, in which the
             first version is published and evaluated once more.
+
+    Returns:
+        The object of the checkpoint's own step, taken out as well: it is open again, since its
+        version is published once more.
     """
     path = run_folder / "metrics.jsonl"
     if not path.exists():
-        return 0
+        return None
     kept: list[bytes] = []
     dropped: list[bytes] = []
+    reopened: dict[str, Any] | None = None
     for line in path.read_bytes().splitlines(keepends=True):
-        if not line.endswith(b"\n"):
+        fields = orjson.loads(line) if line.endswith(b"\n") else None
+        if fields is None:
             dropped.append(line + b"\n")
-            continue
-        fields = orjson.loads(line)
-        late = not resume_step or steps_done(int(fields["step"]), fields) > resume_step
-        (dropped if late else kept).append(line)
+        elif not resume_step or fields["step"] > resume_step:
+            dropped.append(line)
+        elif fields["step"] == resume_step:
+            reopened = fields
+        else:
+            kept.append(line)
     if dropped:
         with (run_folder / SUPERSEDED).open("ab") as file:
             file.writelines(dropped)
-        draft = path.with_suffix(".draft")
-        draft.write_bytes(b"".join(kept))
-        draft.replace(path)
-    return len(dropped)
+    if reopened is not None:
+        write_open_step(run_folder, reopened)
+    draft = path.with_suffix(".draft")
+    draft.write_bytes(b"".join(kept))
+    draft.replace(path)
+    return reopened
 
 
 def earlier_events(run_folder: Path) -> list[dict[str, Any]]:

@@ -21,11 +21,10 @@ import orjson
 
 from milepost.configs.problem import ConfigError, Problem
 from milepost.configs.run import TrackingConfig
+from milepost.supervisor.recording.steps import HEAD
 
 POLL_S: Final = 1.0
 READ_BYTES: Final = 1 << 20
-FIELDS: Final = frozenset({"step", "time", "source"})
-"""Of a line, everything else is a metric."""
 
 
 class Sink(Protocol):
@@ -63,7 +62,7 @@ class Follower:
         return count
 
     def _copy(self, line: dict[str, Any]) -> None:
-        metrics = {name: x for name, x in line.items() if name not in FIELDS and x is not None}
+        metrics = {name: x for name, x in line.items() if name not in HEAD and x is not None}
         self._sink.log(int(line["step"]), metrics)
 
 

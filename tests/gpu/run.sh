@@ -24,7 +24,7 @@ for device in cuda cpu; do
   python3 - "/tmp/run-$device" <<'PY'
 import json, sys
 rows = [json.loads(line) for line in open(sys.argv[1] + "/metrics.jsonl")]
-rows = [row for row in rows if row.get("source") == "trainer-0"][5:]
+rows = rows[6:]
 mean = lambda key: sum(row[key] for row in rows) / len(rows)
 wall = rows[-1]["time"] - rows[0]["time"]
 print(f"{len(rows)} steps, {wall / (len(rows) - 1):.3f} s a step; "

@@ -43,6 +43,10 @@ def test_kill_9_of_the_supervisor_leaves_nothing_either(tmp_path: Path) -> None:
         assert wait_gone(processes, 10) == []
         assert leftovers(run_id, sockets) == []
         assert run.summary["status"] == "killed"
+        steps = [line["step"] for line in run.lines("metrics.jsonl")]
+        assert steps == list(range(1, len(steps) + 1))
+        assert (run.summary["steps_done"], run.summary["name"]) == (steps[-1], "trivial")
+        assert run.summary["seconds"]["total"] > run.summary["seconds"]["running"] > 0
         assert not (run.folder / "sandbox").exists()
 
 
@@ -94,6 +98,7 @@ def test_a_run_in_the_folder_of_a_killed_one_cleans_up_first(tmp_path: Path) -> 
             again.until("step 2")
             assert not old.exists()
             assert again.run_facts["resumed_from"] == 3
+            assert not (again.folder / "summary.json").exists(), "this life has not ended"
 
 
 def test_a_stopped_worker_is_noticed_by_name(tmp_path: Path) -> None:

@@ -98,6 +98,8 @@ def save_checkpoint(
     try:
         save(learner_state(learner), storage_writer=FileSystemWriter(partial))
     except CheckpointException as error:
+        # Room on a full disk, for what others have to write at their end.
+        shutil.rmtree(partial, ignore_errors=True)
         raise CheckpointFailed(f"{partial} cannot be written: {_causes(error)}") from error
     write_hugging_face(partial / HUGGING_FACE)
     states = group.gather(torch.get_rng_state().to(group.device))

@@ -97,7 +97,7 @@ class Learner:
         )
         metrics |= {
             "train/grad_norm": sum(norms) / len(norms),
-            "train/lr": lr,
+            "train/lr-pg_0": lr,
             "train/optimizer_step": float(self.optimizer.step_count),
             "perf/log_probs_time": prepared - started,
             "perf/actor_train_time": train_s,

@@ -131,8 +131,8 @@ class SystemRun(Running):
     # ---- what it wrote -------------------------------------------------------------------
 
     def steps(self) -> list[dict[str, Any]]:
-        """The trainer's lines of metrics.jsonl."""
-        return [line for line in self.lines("metrics.jsonl") if line["source"] == "trainer-0"]
+        """The objects of metrics.jsonl that stand for a trained batch."""
+        return [line for line in self.lines("metrics.jsonl") if "train/version" in line]
 
     def events(self, kind: str) -> list[dict[str, Any]]:
         """Events of one kind."""
@@ -203,9 +203,10 @@ def check_balance(run: SystemRun, steps: int) -> Ledger:
 
 
 def check_metrics(run: SystemRun, steps: int) -> None:
-    """One line a step, counted from 0, with the schedule's learning rate."""
+    """One object a step, and one before the first with what was measured there."""
     lines = run.steps()
-    assert [line["step"] for line in lines] == list(range(steps))
+    assert [line["step"] for line in run.lines("metrics.jsonl")] == list(range(steps + 1))
+    assert [line["train/step"] for line in lines] == list(range(steps))
     assert [line["train/version"] for line in lines] == list(range(1, steps + 1))
     assert [line["train/optimizer_step"] for line in lines] == [2 * n for n in range(1, steps + 1)]
 
@@ -217,7 +218,7 @@ def decoded(path: Path) -> Any:
 
 def lrs(run: SystemRun) -> list[float]:
     """Learning rate of each step."""
-    return [line["train/lr"] for line in run.steps()]
+    return [line["train/lr-pg_0"] for line in run.steps()]
 
 
 def check_order(run: SystemRun) -> None:

@@ -72,7 +72,7 @@ def check_tensorboard(run: SystemRun) -> None:
     events = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
     board = events.EventAccumulator(str(run.folder / "tensorboard"))
     board.Reload()
-    for name in ("train/lr", "rollout/raw_reward"):
+    for name in ("train/lr-pg_0", "rollout/raw_reward"):
         written = [(event.step, event.value) for event in board.Scalars(name)]
         assert written == [(line["step"], pytest.approx(line[name])) for line in run.steps()]
 

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from milepost.launch.report.record import merge_steps, read_lines, read_record
+from milepost.launch.report.record import read_lines, read_record, steps_of
 
 
-def line(step: int, time: float, source: str = "trainer-0", **metrics: Any) -> dict[str, Any]:
+def line(step: int, time: float, **metrics: Any) -> dict[str, Any]:
     named = {name.replace("_", "/", 1): value for name, value in metrics.items()}
-    return {"step": step, "time": time, "source": source, **named}
+    return {"step": step, "time": time, **named}
 
 
 def test_a_record_has_the_curve_the_evaluations_and_the_conversations(run_folder: Path) -> None:
@@ -37,21 +37,16 @@ def test_time_counts_from_the_evaluation_before_and_not_from_the_one_after(
     assert curve[-1][1] == pytest.approx(24.3)
 
 
-def test_sources_of_one_step_are_merged_and_a_resumed_step_replaces_the_older() -> None:
-    lines = [
-        line(0, 10.0, train_version=1, train_loss=1.0),
-        line(1, 10.5, source="evaluator", eval_reward=0.5),
-        line(1, 11.0, train_version=2, train_loss=0.9),
-        line(1, 60.0, train_version=2, train_loss=0.8),
-    ]
-    first, second = merge_steps(iter(lines))
+def test_an_object_is_a_step_whose_time_counts_from_the_first() -> None:
+    lines = [line(1, 10.0, train_version=1, train_loss=1.0), line(2, 60.0, train_loss=0.8)]
+    first, second = steps_of(iter(lines))
     assert (first.done, second.done) == (1, 2)
-    assert first.metrics == {"train/version": 1, "train/loss": 1.0, "eval/reward": 0.5}
+    assert first.metrics == {"train/version": 1, "train/loss": 1.0}
     assert (second.metrics["train/loss"], second.wall_s) == (0.8, 50.0)
 
 
 def test_a_metric_without_a_value_is_left_out_of_curves() -> None:
-    (step,) = merge_steps(iter([line(1, 1.0, train_loss=None, train_lr=0.1)]))
+    (step,) = steps_of(iter([line(1, 1.0, train_loss=None, train_lr=0.1)]))
     assert step.metrics == {"train/lr": 0.1}
 
 

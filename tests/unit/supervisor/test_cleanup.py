@@ -29,6 +29,13 @@ from milepost.supervisor.cleanup.registry import (
     read_registry,
     registry_path,
 )
+from milepost.supervisor.cleanup.unfinished import (
+    EVENTS,
+    METRICS,
+    OPEN_STEP,
+    RUN_FILE,
+    write_open_step,
+)
 
 RUN = "00c0ffee00c0ffee"
 
@@ -210,6 +217,61 @@ def test_a_sandbox_that_cannot_be_released_is_a_problem_by_name(folder: Path) ->
     begin(folder, {"kind": "command", "name": "box", "argv": ["false"]})
     (problem,) = reap(folder).problems
     assert problem.startswith("box could not be released by ['false']")
+
+
+def test_the_summary_of_a_killed_run_is_made_of_what_it_had_written(folder: Path) -> None:
+    """Hours of work are in its files; how far it came must not be lost with the process."""
+    begin(folder)
+    facts = {
+        "name": "mine",
+        "run_id": RUN,
+        "folder": str(folder),
+        "pid": 7,
+        "steps": 9,
+        "resumed_from": 2,
+        "started_at": 100.0,
+        "ended": False,
+        "endpoint": "ipc://x",
+    }
+    (folder / RUN_FILE).write_text(json.dumps(facts))
+    steps = [{"step": step, "time": 100.0 + step} for step in range(5)]
+    (folder / METRICS).write_text("".join(f"{json.dumps(step)}\n" for step in steps))
+    write_open_step(folder, {"step": 5, "time": 105.0, "train/loss": 0.5})
+    events = [
+        {"time": 50.0, "source": "evaluator", "kind": "evaluation", "values": {"version": 0}},
+        {"time": 60.0, "source": "evaluator", "kind": "evaluation", "values": {"version": 4}},
+        {"time": 102.0, "source": "supervisor", "kind": "begun", "values": {}},
+        {"time": 103.0, "source": "engine-0", "kind": "restarted", "values": {}},
+        {"time": 106.0, "source": "evaluator", "kind": "evaluation", "values": {"version": 5}},
+    ]
+    (folder / EVENTS).write_text("".join(f"{json.dumps(event)}\n" for event in events) + '{"ti')
+    for name in (METRICS, EVENTS, OPEN_STEP):
+        os.utime(folder / name, (110.0, 110.0))
+    reap(folder)
+    summary = json.loads((folder / "summary.json").read_text())
+    told = ("status", "name", "steps", "steps_done", "resumed_from", "restarts", "ended_at")
+    assert [summary[name] for name in told] == ["killed", "mine", 9, 5, 2, {"engine-0": 1}, 110.0]
+    assert summary["seconds"] == {"starting": 2.0, "running": 8.0, "total": 10.0}
+    assert [each["version"] for each in summary["scores"]["all"]] == [0, 5], "4 was superseded"
+    last = (folder / METRICS).read_text().splitlines()[-1]
+    assert json.loads(last)["train/loss"] == 0.5
+
+
+def test_a_record_that_does_not_fit_on_the_disk_leaves_no_half_of_a_line(folder: Path) -> None:
+    """Whoever reads the registry after a full disk must be able to read it."""
+    resource = pytest.importorskip("resource")
+    begin(folder)
+    before = registry_path(folder).read_bytes()
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (len(before) + 10, hard))
+    try:
+        with pytest.raises(OSError, match="10 of"):
+            Registry(folder).append({"kind": "closed"})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        signal.signal(signal.SIGXFSZ, ignored)
+    assert registry_path(folder).read_bytes() == before
 
 
 def test_the_summary_of_a_run_that_ended_is_not_overwritten(folder: Path) -> None:

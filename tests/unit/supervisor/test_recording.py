@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import math
+from io import FileIO
 from pathlib import Path
 
 import pytest
 
 from milepost.messages.supervisor import EventReported, StepRecorded
+from milepost.supervisor.cleanup.registry import PRIVATE
+from milepost.supervisor.cleanup.unfinished import OPEN_STEP, finish_metrics
 from milepost.supervisor.recording.eventfile import EventFile, masked_crc
 from milepost.supervisor.recording.recorder import Files, Recorder
 from milepost.supervisor.recording.summary import Scores
@@ -18,33 +21,97 @@ def lines(path: Path) -> list[dict[str, object]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def test_one_object_a_step_with_its_source(tmp_path: Path) -> None:
-    files = Files(tmp_path, tensorboard=False)
-    files.step(StepRecorded(source="trainer-0", step=4, metrics={"train/loss": 0.5}), 12.3456)
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / PRIVATE).mkdir()
+    return tmp_path
+
+
+def trained(step: int, **metrics: float) -> StepRecorded:
+    named = {f"train/{name}": value for name, value in metrics.items()}
+    named["train/version"] = step + 1.0
+    return StepRecorded(source="trainer-0", step=step, metrics=named)
+
+
+def said(source: str, version: int, **metrics: float) -> StepRecorded:
+    named = {name.replace("_", "/", 1): value for name, value in metrics.items()}
+    return StepRecorded(source=source, step=version, metrics=named)
+
+
+def test_what_several_actors_say_of_a_step_becomes_one_object(folder: Path) -> None:
+    """The trainer counts a step from 0 that makes version 1; others speak of that version."""
+    files = Files(folder, tensorboard=False)
+    files.step(said("publisher", 0, perf_seconds=0.5), 10.0)
+    files.step(said("evaluator", 0, eval_reward=0.1), 11.0)
+    files.step(trained(0, loss=0.5), 12.3456)
+    files.step(said("publisher", 1, perf_seconds=0.25), 12.5)
+    files.step(trained(1, loss=0.4), 13.0)
+    assert [line["step"] for line in lines(folder / "metrics.jsonl")] == [0, 1], "2 is open"
+    files.step(said("evaluator", 2, eval_reward=0.9), 15.0)
     files.close()
-    assert lines(tmp_path / "metrics.jsonl") == [
-        {"step": 4, "time": 12.346, "source": "trainer-0", "train/loss": 0.5}
+    assert lines(folder / "metrics.jsonl") == [
+        {"step": 0, "time": 11.0, "perf/seconds": 0.5, "eval/reward": 0.1},
+        {"step": 1, "time": 12.346, "train/loss": 0.5, "train/version": 1.0, "perf/seconds": 0.25},
+        {"step": 2, "time": 13.0, "train/loss": 0.4, "train/version": 2.0, "eval/reward": 0.9},
+    ]
+    assert not (folder / OPEN_STEP).exists()
+
+
+def test_nothing_is_lost_that_comes_late_or_has_a_name_twice(folder: Path) -> None:
+    """A slow evaluation ends many steps after its version; its object is on disk by then."""
+    files = Files(folder, tensorboard=False)
+    files.step(trained(0), 1.0)
+    files.step(trained(6, x=1.0), 2.0)
+    files.step(said("other", 7, train_x=2.0), 2.5)
+    for version in (2, 3):
+        files.step(said("evaluator", version, eval_step=version), 3.0)
+    files.close()
+    assert lines(folder / "metrics.jsonl")[1:] == [
+        {
+            "step": 7,
+            "time": 2.0,
+            "train/x": 1.0,
+            "train/version": 7.0,
+            "train/x@other": 2.0,
+            "eval/step": 2,
+            "eval/step@3": 3,
+        }
     ]
 
 
-def test_a_metric_without_a_finite_value_is_null_and_named(tmp_path: Path) -> None:
+def test_a_metric_without_a_finite_value_is_null_and_named(folder: Path) -> None:
     """JSON has no NaN; a reader must neither choke on it nor find a zero in its place."""
-    files = Files(tmp_path, tensorboard=True)
-    metrics = {"train/loss": math.nan, "train/grad_norm": math.inf, "train/lr": 1e-3}
-    event = files.step(StepRecorded(source="trainer-0", step=7, metrics=metrics), 1.0)
+    files = Files(folder, tensorboard=True)
+    event = files.step(trained(7, loss=math.nan, grad_norm=math.inf, lr=1e-3), 1.0)
     files.close()
     assert event is not None
-    assert event.text == "step 7: train/loss is nan, train/grad_norm is inf"
-    (line,) = lines(tmp_path / "metrics.jsonl")
+    assert event.text == "step 8: train/loss is nan, train/grad_norm is inf"
+    (line,) = lines(folder / "metrics.jsonl")
     assert (line["train/loss"], line["train/grad_norm"], line["train/lr"]) == (None, None, 1e-3)
 
 
-def test_a_resumed_run_appends(tmp_path: Path) -> None:
-    for step in (1, 2):
-        files = Files(tmp_path, tensorboard=False)
-        files.step(StepRecorded(source="trainer-0", step=step, metrics={}), 1.0)
-        files.close()
-    assert [line["step"] for line in lines(tmp_path / "metrics.jsonl")] == [1, 2]
+async def test_a_killed_supervisor_leaves_the_open_object_to_whoever_cleans_up(
+    folder: Path,
+) -> None:
+    """Also when it is killed in the middle of a line, and however often somebody cleans up."""
+    recorder = Recorder(Files(folder, tensorboard=False))
+    recorder.start(pytest.fail)
+    recorder.record(trained(0))
+    recorder.record(trained(1, loss=0.5))
+    await recorder.settled()
+    left = (folder / OPEN_STEP).read_bytes()
+    await recorder.close()
+    whole = (folder / "metrics.jsonl").read_bytes()
+    for cut in (len(whole), len(whole) - 20, whole.index(b"\n") + 1):
+        (folder / "metrics.jsonl").write_bytes(whole[:cut])
+        (folder / OPEN_STEP).write_bytes(left)
+        for _ in range(2):
+            finish_metrics(folder)
+            found = lines(folder / "metrics.jsonl")
+            assert [(line["step"], line.get("train/loss")) for line in found] == [
+                (1, None),
+                (2, 0.5),
+            ]
 
 
 def test_the_checksum_is_the_published_one() -> None:
@@ -75,86 +142,92 @@ def test_tensorboard_itself_reads_the_event_file(tmp_path: Path) -> None:
     ]
 
 
-async def test_what_was_taken_is_written_before_close_returns(tmp_path: Path) -> None:
+async def test_what_was_taken_is_written_before_close_returns(folder: Path) -> None:
     reasons: list[str] = []
-    recorder = Recorder(Files(tmp_path, tensorboard=False))
+    recorder = Recorder(Files(folder, tensorboard=False))
     recorder.start(reasons.append)
     for step in range(50):
-        recorder.record(StepRecorded(source="trainer-0", step=step, metrics={"x": math.nan}))
+        recorder.record(trained(step, x=math.nan))
     recorder.record(EventReported(source="rollout", kind="retry", text="", values={"b": b"\0"}))
     await recorder.close()
-    assert [line["step"] for line in lines(tmp_path / "metrics.jsonl")] == list(range(50))
-    kinds = [line["kind"] for line in lines(tmp_path / "events.jsonl")]
+    assert [line["step"] for line in lines(folder / "metrics.jsonl")] == list(range(1, 51))
+    kinds = [line["kind"] for line in lines(folder / "events.jsonl")]
     assert kinds == ["not_finite"] * 50 + ["retry"]
     assert reasons == []
 
 
-async def test_a_disk_that_is_full_is_said_once() -> None:
+async def test_a_full_disk_is_said_once_and_what_it_refused_is_written_when_there_is_room(
+    folder: Path,
+) -> None:
     """/dev/full answers every write with ENOSPC, as a full disk does."""
 
     class Full(Files):
-        def __init__(self) -> None:
-            self._metrics = Path("/dev/full").open("ab")  # noqa: SIM115
-            self._events = Path("/dev/null").open("ab")  # noqa: SIM115
-            self._board = None
+        def fill(self) -> None:
+            self._room, self._metrics = self._metrics, FileIO("/dev/full", "ab")
 
-        def close(self) -> None:
-            self._events.close()
+        def free(self) -> None:
+            self._metrics.close()
+            self._metrics = self._room
 
     reasons: list[str] = []
-    files = Full()
+    files = Full(folder, tensorboard=False)
     recorder = Recorder(files)
     recorder.start(reasons.append)
+    files.fill()
     for step in range(3):
-        recorder.record(StepRecorded(source="trainer-0", step=step, metrics={}))
-    await recorder.close()
+        recorder.record(trained(step))
+        await recorder.settled()
+    recorder.record(EventReported(source="supervisor", kind="failed", text="disk full"))
+    await recorder.settled()
     assert reasons == ["the run folder cannot be written: [Errno 28] No space left on device"]
-    with pytest.raises(OSError, match="No space left"):
-        files._metrics.close()
+    files.free()
+    await recorder.close()
+    assert [line["step"] for line in lines(folder / "metrics.jsonl")] == [1, 2, 3]
+    assert [line["kind"] for line in lines(folder / "events.jsonl")] == ["failed"]
 
 
-def test_an_event_with_values_that_json_has_not_is_kept_as_text(tmp_path: Path) -> None:
-    files = Files(tmp_path, tensorboard=False)
+def test_an_event_with_values_that_json_has_not_is_kept_as_text(folder: Path) -> None:
+    files = Files(folder, tensorboard=False)
     values = {"ids": {7: "a"}, "big": 2**80}
     files.event(EventReported(source="rollout", kind="odd", text="", values=values), 2.0)
     files.event(EventReported(source="rollout", kind="fine", text="", values={"k": {7: 1}}), 2.0)
     files.close()
-    first, second = lines(tmp_path / "events.jsonl")
+    first, second = lines(folder / "events.jsonl")
     assert str(2**80) in str(first["values"])
     assert second["values"] == {"k": {"7": 1}}
 
 
-def test_a_resumed_run_takes_out_the_steps_that_it_does_again(tmp_path: Path) -> None:
-    """Stopped at step 5, resumed from the checkpoint after 3 steps: steps 3 and 4 come twice."""
-    (tmp_path / ".milepost").mkdir()
-    files = Files(tmp_path, tensorboard=False)
+def test_a_resumed_run_takes_out_the_steps_that_it_does_again(folder: Path) -> None:
+    """Stopped after step 5, resumed at the checkpoint after 3, whose version comes again."""
+    files = Files(folder, tensorboard=False)
     for step in range(5):
-        metrics = {"train/version": step + 1.0, "train/loss": 1.0}
-        files.step(StepRecorded(source="trainer-0", step=step, metrics=metrics), 1.0)
-        files.step(StepRecorded(source="evaluator", step=step + 1, metrics={"eval/x": 1.0}), 1.0)
+        files.step(trained(step, loss=1.0), 1.0)
+        files.step(said("publisher", step + 1, perf_seconds=1.0), 1.0)
     files.close()
-    with (tmp_path / "metrics.jsonl").open("ab") as file:
-        file.write(b'{"step": 5, "tim')
-    Files(tmp_path, tensorboard=False, resume_step=3).close()
-    kept = [(line["source"], line["step"]) for line in lines(tmp_path / "metrics.jsonl")]
-    assert kept == [
-        *[("trainer-0", 0), ("evaluator", 1)],
-        *[("trainer-0", 1), ("evaluator", 2)],
-        *[("trainer-0", 2), ("evaluator", 3)],
+    with (folder / "metrics.jsonl").open("ab") as file:
+        file.write(b'{"step": 6, "tim')
+    files = Files(folder, tensorboard=False, resume_step=3)
+    assert json.loads((folder / OPEN_STEP).read_text())["step"] == 3
+    files.step(said("publisher", 3, perf_seconds=2.0), 1.0)
+    files.step(trained(3, loss=2.0), 1.0)
+    files.close()
+    kept = [
+        (line["step"], line["train/loss"], line.get("perf/seconds"))
+        for line in lines(folder / "metrics.jsonl")
     ]
-    superseded = (tmp_path / ".milepost" / "superseded.jsonl").read_text().splitlines()
-    assert len(superseded) == 5
+    assert kept == [(1, 1.0, 1.0), (2, 1.0, 1.0), (3, 1.0, 2.0), (4, 2.0, None)]
+    superseded = (folder / PRIVATE / "superseded.jsonl").read_text().splitlines()
+    assert len(superseded) == 3
 
 
-def test_a_run_that_begins_again_keeps_no_line(tmp_path: Path) -> None:
+def test_a_run_that_begins_again_keeps_no_line(folder: Path) -> None:
     """It had no checkpoint yet; its first version is evaluated and its first step done again."""
-    (tmp_path / ".milepost").mkdir()
-    files = Files(tmp_path, tensorboard=False)
-    files.step(StepRecorded(source="evaluator", step=0, metrics={"eval/x": 1.0}), 1.0)
-    files.step(StepRecorded(source="trainer-0", step=0, metrics={"train/version": 1.0}), 1.0)
+    files = Files(folder, tensorboard=False)
+    files.step(said("evaluator", 0, eval_x=1.0), 1.0)
+    files.step(trained(0), 1.0)
     files.close()
-    Files(tmp_path, tensorboard=False, resume_step=0).close()
-    assert lines(tmp_path / "metrics.jsonl") == []
+    Files(folder, tensorboard=False, resume_step=0).close()
+    assert lines(folder / "metrics.jsonl") == []
 
 
 def test_tensorboard_purges_what_a_resumed_run_does_again(tmp_path: Path) -> None:

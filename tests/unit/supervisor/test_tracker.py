@@ -24,7 +24,7 @@ class Kept:
 
 
 def line(step: int, **metrics: float | None) -> str:
-    return json.dumps({"step": step, "time": 1.0, "source": "trainer-0", **metrics}) + "\n"
+    return json.dumps({"step": step, "time": 1.0, **metrics}) + "\n"
 
 
 def test_lines_are_copied_once_and_only_when_they_are_whole(tmp_path: Path) -> None:

@@ -1,0 +1,135 @@
+"""What a killed supervisor had not written yet: the last object of metrics.jsonl, the summary."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+from milepost.supervisor.cleanup.registry import PRIVATE
+
+METRICS: Final = "metrics.jsonl"
+EVENTS: Final = "events.jsonl"
+SUMMARY: Final = "summary.json"
+OPEN_STEP: Final = f"{PRIVATE}/open_step.json"
+"""The object of the step that still grows, as far as it has grown."""
+RUN_FILE: Final = f"{PRIVATE}/run.json"
+"""What the supervisor said of its run when it began; also how clients attach."""
+
+
+def write_open_step(run_folder: Path, fields: dict[str, Any]) -> None:
+    """Keep the object that still grows; a reader sees the old or the new one, never half.
+
+    Raises:
+        OSError: the disk did not take it.
+    """
+    path = run_folder / OPEN_STEP
+    draft = path.with_suffix(".draft")
+    draft.write_text(json.dumps(fields), encoding="utf-8")
+    draft.replace(path)
+
+
+def finish_metrics(run_folder: Path) -> None:
+    """Write the object that still grew as the last line; does nothing the second time.
+
+    Raises:
+        OSError: the disk did not take it.
+    """
+    open_step, path = run_folder / OPEN_STEP, run_folder / METRICS
+    if not open_step.exists():
+        return
+    fields = json.loads(open_step.read_bytes())
+    whole = path.read_bytes() if path.exists() else b""
+    whole = whole[: whole.rfind(b"\n") + 1]
+    written = [line["step"] for line in _objects(whole)]
+    if not written or fields["step"] > written[-1]:
+        with path.open("ab") as file:
+            # A line that was being written is in the open object still.
+            file.truncate(len(whole))
+            file.write(json.dumps(fields).encode() + b"\n")
+    open_step.unlink()
+
+
+def finish(run_folder: Path, run_id: str) -> None:
+    """Write metrics and summary to their end, in the name of a supervisor that was killed.
+
+    Args:
+        run_folder: of the run.
+        run_id: of the life that ended; a summary of that life is left as it is.
+
+    Raises:
+        OSError: the disk did not take it.
+    """
+    path = run_folder / SUMMARY
+    names = (METRICS, EVENTS, OPEN_STEP)
+    places = [place for name in names if (place := run_folder / name).exists()]
+    # The last sign of life; whoever cleans up may come much later.
+    ended_at = max((place.stat().st_mtime for place in places), default=time.time())
+    finish_metrics(run_folder)
+    if path.exists() and json.loads(path.read_bytes()).get("run_id") == run_id:
+        return
+    about = _about(run_folder, run_id)
+    started_at = float(about.pop("started_at", ended_at))
+    steps = [line["step"] for line in _lines(run_folder / METRICS)]
+    events = list(_lines(run_folder / EVENTS))
+    life = [event for event in events if event["time"] >= started_at]
+    begun = next((e["time"] for e in life if e["kind"] == "begun"), ended_at)
+    restarts = [event["source"] for event in life if event["kind"] == "restarted"]
+    summary = {
+        "status": "killed",
+        "exit_code": None,
+        "cause": {"actor": "supervisor", "text": "the supervisor was killed", "log_tail": []},
+        "run_id": run_id,
+        **about,
+        "steps_done": steps[-1] if steps else 0,
+        "scores": _scores(events, started_at, about.get("resumed_from")),
+        "seconds": {
+            "starting": round(begun - started_at, 3),
+            "running": round(ended_at - begun, 3),
+            "total": round(ended_at - started_at, 3),
+        },
+        "restarts": {name: restarts.count(name) for name in sorted(set(restarts))},
+        "started_at": started_at,
+        "ended_at": ended_at,
+    }
+    path.write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
+
+
+def _about(run_folder: Path, run_id: str) -> dict[str, Any]:
+    with contextlib.suppress(FileNotFoundError):
+        facts: dict[str, Any] = json.loads((run_folder / RUN_FILE).read_bytes())
+        if facts["run_id"] == run_id:
+            kept = ("name", "folder", "pid", "steps", "resumed_from", "started_at")
+            return {name: facts[name] for name in kept}
+    return {}
+
+
+def _scores(
+    events: list[dict[str, Any]], started_at: float, resumed_from: int | None
+) -> dict[str, Any]:
+    """Evaluations of this life, and those of earlier ones up to its checkpoint."""
+    found = [
+        event["values"]
+        for event in events
+        if event["kind"] == "evaluation"
+        and (event["time"] >= started_at or event["values"]["version"] <= (resumed_from or -1))
+    ]
+    return {
+        "before": found[0] if found else None,
+        "after": found[-1] if len(found) > 1 else None,
+        "all": found,
+    }
+
+
+def _lines(path: Path) -> Iterator[dict[str, Any]]:
+    if path.exists():
+        data = path.read_bytes()
+        yield from _objects(data[: data.rfind(b"\n") + 1])
+
+
+def _objects(data: bytes) -> Iterator[dict[str, Any]]:
+    for line in data.splitlines():
+        yield json.loads(line)
