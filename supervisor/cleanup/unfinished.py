@@ -117,10 +117,17 @@ def _scores(
         if event["kind"] == "evaluation"
         and (event["time"] >= started_at or event["values"]["version"] <= (resumed_from or -1))
     ]
+    return before_and_after(found)
+
+
+def before_and_after(evaluations: list[dict[str, Any]]) -> dict[str, Any]:
+    """`before` (of version 0) and `after` training, each None without one; `all`."""
+    untrained = [each for each in evaluations if each["version"] == 0]
+    trained = [each for each in evaluations if each["version"] > 0]
     return {
-        "before": found[0] if found else None,
-        "after": found[-1] if len(found) > 1 else None,
-        "all": found,
+        "before": untrained[-1] if untrained else None,
+        "after": trained[-1] if trained else None,
+        "all": evaluations,
     }
 
 

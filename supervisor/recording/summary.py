@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 from milepost.messages.supervisor import EventReported
+from milepost.supervisor.cleanup.unfinished import before_and_after
 from milepost.supervisor.outcome import Cause, Verdict
 
 EVALUATION: Final = "evaluation"
@@ -31,13 +32,7 @@ class Scores:
 
     def summary(self) -> dict[str, Any]:
         """`before` (of version 0) and `after` training, each None without one; `all`."""
-        untrained = [each for each in self._all if each["version"] == 0]
-        trained = [each for each in self._all if each["version"] > 0]
-        return {
-            "before": untrained[-1] if untrained else None,
-            "after": trained[-1] if trained else None,
-            "all": self._all,
-        }
+        return before_and_after(self._all)
 
 
 def summarize(
