@@ -68,11 +68,13 @@ def mismatch_metrics(
     """Share of rows that differ from their canonical rendering, in any way and by kind.
 
     All but `assistant_text` should be 0: they mean a broken template or seam. `v1` are linear
-    sessions, `v2` are trees.
+    sessions, `v2` are trees, which may have several rows for each trajectory.
     """
     found = [set(row.certificate.mismatch_kinds) for group in groups for row in group.trajectories]
     name = f"rollout/tito_session_mismatch_rate/{'v1' if history == 'linear' else 'v2'}"
     metrics = {name: sum(map(bool, found)) / len(found)}
+    if history == "tree":
+        metrics["rollout/rows_per_trajectory"] = len(found) / sum(len(g.members) for g in groups)
     for kind in MISMATCHES:
         metrics[f"{name}/{kind}"] = sum(kind in kinds for kinds in found) / len(found)
     return metrics

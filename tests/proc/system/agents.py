@@ -45,6 +45,25 @@ class Same(Agent):
         episode.report(reward=0.5)
 
 
+class Forking(Agent):
+    """Asks once, forks in two at the same time, and runs a sub-agent with a prompt of its own.
+
+    A reply is longer or shorter by chance, and so is the reward.
+    """
+
+    async def run(self, episode: Episode) -> None:
+        messages = list(episode.prompt.messages)
+        first, _ = await asyncio.gather(
+            episode.chat(messages), episode.chat([{"role": "user", "content": "a sub-agent"}])
+        )
+        begun = [*messages, first.message]
+        left, right = await asyncio.gather(
+            *(episode.chat([*begun, {"role": "user", "content": word}]) for word in ("yes", "no"))
+        )
+        longer = left.usage.completion_tokens > right.usage.completion_tokens
+        episode.report(reward=float(longer), metrics={"solved": float(longer)})
+
+
 class Flaky(LookupAgent):
     """Looks up after `seconds`, and fails one time in `every`."""
 

@@ -19,8 +19,13 @@ from unit.trainer.kit import VOCABULARY, model_classes, write_model
 
 from milepost.actors.trainer.fsdp.attention import make_layout, packed_attention
 from milepost.actors.trainer.fsdp.model import ModelRefused, PackedPolicy, load_model
-from milepost.actors.trainer.fsdp.packing import empty_microbatch, pack, plan_microbatches
-from milepost.actors.trainer.rows import Row
+from milepost.actors.trainer.fsdp.packing import (
+    empty_microbatch,
+    pack,
+    pack_minibatch,
+    plan_microbatches,
+)
+from milepost.actors.trainer.rows import Minibatch, Row
 
 CPU = torch.device("cpu")
 
@@ -160,3 +165,27 @@ def test_models_that_would_be_trained_wrongly_are_refused_by_name(
 def test_a_folder_without_a_checkpoint_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ModelRefused, match=r"no config\.json"):
         load_model(tmp_path, gradient_checkpointing=False)
+
+
+def test_rows_of_one_trajectory_weigh_as_one_wherever_they_are_packed() -> None:
+    """A session that branched into two rows is one sample: 2 + 3 tokens share its weight."""
+
+    def row(loss: int, whole: int) -> Row:
+        nothing = np.zeros(loss)
+        return Row(
+            token_ids=np.arange(loss + 1, dtype=np.int32),
+            loss_positions=np.arange(1, loss + 1),
+            rollout_logprobs=nothing.astype(np.float32),
+            versions=nothing.astype(np.int64),
+            trajectory_loss_tokens=whole,
+        )
+
+    rows = (row(2, 5), row(4, 0), row(3, 5))
+    for tokens_max in (1, 64):
+        minibatch = Minibatch(rows=rows, loss_tokens=9, trajectories=2)
+        packed = pack_minibatch(
+            minibatch, tokens_max=tokens_max, aggregation="per_sample", device=CPU
+        )
+        weights = sorted(float(each) for part in packed for each in part.tokens.weights)
+        assert weights == pytest.approx(sorted([1 / 10] * 5 + [1 / 8] * 4))
+        assert sum(weights) == pytest.approx(1.0)
