@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from milepost.actors.session.text.mismatch import compare_rows
+from milepost.actors.session.text.mismatch import compare_rows, without_trailing
 from milepost.actors.session.text.template import RenderFailed
 from milepost.messages.shared import FinishReason
 
@@ -133,9 +133,7 @@ class Canon:
             return False
         text = tokenizer.decode(token_ids)
         written = whole[len(prompt) :]
-        trailing = self._renderer.family.trailing_token_ids
-        ends = "".join(tokenizer.decode([token]) for token in trailing)
-        if written != text and written.rstrip(ends) != text:
+        if text not in (written, without_trailing(written, tokenizer, self._renderer.family)):
             return False
         # A reply may spell a special token out; then it is not the same row.
         specials = sum(token in tokenizer.special_ids for token in token_ids)

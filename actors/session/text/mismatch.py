@@ -59,8 +59,7 @@ def compare_rows(
         tokenizer: says which tokens are special.
         family: says how a reply opens, and which tokens may trail.
     """
-    trailing = "".join(tokenizer.decode([token]) for token in family.trailing_token_ids)
-    expected = _text_segments(canonical_text.rstrip(trailing), tokenizer)
+    expected = _text_segments(without_trailing(canonical_text, tokenizer, family), tokenizer)
     actual = _row_segments(row, tokenizer, family)
     if (count := _other_count(expected, actual)) is not None:
         return [count]
@@ -77,6 +76,14 @@ def compare_rows(
             kind = "assistant_text" if spoken else "non_assistant_text"
             found.append(Mismatch(kind, index, left.text, right.text))
     return found
+
+
+def without_trailing(text: str, tokenizer: Tokenizer, family: Family) -> str:
+    """A rendered text without the tokens that say nothing at its end, each taken off whole."""
+    tails = tuple(tokenizer.decode([token]) for token in family.trailing_token_ids)
+    while tails and text.endswith(tails):
+        text = text.removesuffix(next(tail for tail in tails if text.endswith(tail)))
+    return text
 
 
 @dataclass(frozen=True, slots=True)

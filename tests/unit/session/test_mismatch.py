@@ -5,9 +5,15 @@ from __future__ import annotations
 import random
 
 import pytest
+from unit.session.family_kit import family_renderer
 from unit.session.kit import CALL_TEXT, STOP, renderer
 
-from milepost.actors.session.text.mismatch import Mismatch, compare_rows, compare_tokens
+from milepost.actors.session.text.mismatch import (
+    Mismatch,
+    compare_rows,
+    compare_tokens,
+    without_trailing,
+)
 
 CANONICAL = (
     "<|im_start|>user\nWhat is the pet of kai?<|im_end|>\n<|im_start|>assistant\n"
@@ -103,3 +109,13 @@ def test_text_that_only_spells_a_special_token_is_not_one() -> None:
     assert tokenizer.decode(row) == CANONICAL
     (found,) = compare_rows(CANONICAL, row, tokenizer, family)
     assert found.kind == "special_token_count"
+
+
+def test_trailing_tokens_are_taken_off_whole() -> None:
+    """Not their characters: the end of a reply is no part of them, however it is spelled."""
+    made = family_renderer("deepseek_v4")
+    text = "<｜User｜>a<｜Assistant｜>sit<｜end▁of▁sentence｜>"
+    opened = f"{text}<｜Assistant｜>"
+    assert without_trailing(opened, made.tokenizer, made.family) == text
+    row = made.tokenizer.encode(opened).tolist()
+    assert compare_rows(text, row, made.tokenizer, made.family) == []
