@@ -125,6 +125,10 @@ def _row_segments(
         segments.append(_Special(tokenizer.special_tokens[listed[cut]]))
         if part:
             segments.append(_Plain(text))
+    if segments and isinstance(last := segments[-1], _Plain):
+        # A tokenizer may merge what trails with the text before it: `assistant\n` as one token.
+        kept = without_trailing(last.text, tokenizer, family)
+        segments[-1:] = [_Plain(kept)] if kept else []
     return segments
 
 
