@@ -41,7 +41,7 @@ class Generate(Message, kw_only=True):
     stream: bool = False
     """Tell the asker what is sampled meanwhile, with `GeneratedPart`. The answer stays whole."""
     rank: NonNegative = 0
-    """Data-parallel rank of the engine that holds the session's prefix."""
+    """Modulo the number of data-parallel ranks, the one that holds the session's prefix."""
 
 
 class Generated(Message, kw_only=True):

@@ -57,7 +57,7 @@ class GenerateOrder(Order):
         token_ids: int32 [P].
         sampling: how.
         stream: post what is sampled meanwhile as `Progress`.
-        rank: data-parallel rank that holds the prefix; always 0 where there is one.
+        rank: modulo the number of data-parallel ranks, the one that holds the prefix.
     """
 
     session_id: str

@@ -24,12 +24,14 @@ class EnginePool:
 
     Args:
         names: all engines of the run.
-        index: number of this session actor; several of them start their ties at different engines.
+        index: number of this session actor; several of them start their ties at different engines,
+            and at different ranks of an engine.
     """
 
     def __init__(self, names: Sequence[str], index: int = 0) -> None:
         start = index % len(names) if names else 0
         self._loads = dict.fromkeys((*names[start:], *names[:start]), 0)
+        self._next_rank = dict.fromkeys(self._loads, index)
         self._failed: dict[str, str] = {}
         self._avoided_until_s: dict[str, float] = {}
 
@@ -60,6 +62,16 @@ class EnginePool:
             self._avoided_until_s[name] = now_s + AVOIDED_S
         self._loads[name] += 1
         return name
+
+    def place(self, now_s: float, avoid: str = "") -> tuple[str, int]:
+        """As `take`, with the data-parallel rank: sessions of one engine go round its ranks.
+
+        Nobody here knows how many ranks an engine has; it takes the number modulo them.
+        """
+        name = self.take(now_s, avoid)
+        rank = self._next_rank[name]
+        self._next_rank[name] += 1
+        return name, rank
 
     def release(self, name: str) -> None:
         """A session leaves its engine."""

@@ -88,6 +88,8 @@ class Session:
     epoch: int = 0
     """Generations asked for so far."""
     engine: str = ""
+    rank: int = 0
+    """Of its engine's data-parallel ranks, modulo their number."""
     moves: list[str] = field(default_factory=list)
     """Why the session left an engine, each time."""
     flights: dict[int, Flight] = field(default_factory=dict)

@@ -161,7 +161,7 @@ class Turns:
             return self._fail(session, flight, refused)
         pool = self.desk.pool
         if not session.engine:
-            session.engine = pool.take(now_s)
+            session.engine, session.rank = pool.place(now_s)
         elif (reason := pool.failed.get(session.engine)) is not None:
             self._move(session, f"{session.engine} failed: {reason}", now_s)
         return self._generate(session, flight)
@@ -213,6 +213,7 @@ class Turns:
             sampling=flight.sampling,
             version_min=self.desk.version,
             stream=flight.wants_stream,
+            rank=session.rank,
         )
         # No bound of ours may be shorter than the episode's: it would cut the longest replies.
         deadline_s = spec.limits.seconds_max
@@ -286,7 +287,7 @@ class Turns:
         """Leave an engine that failed; False when there is no other."""
         old, pool = session.engine, self.desk.pool
         pool.release(old)
-        session.engine = pool.take(now_s, avoid=old)
+        session.engine, session.rank = pool.place(now_s, avoid=old)
         if session.engine == old:
             return False
         session.moves.append(reason)

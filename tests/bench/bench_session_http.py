@@ -163,6 +163,10 @@ async def long_prompts(scene: Scene, model: Path) -> dict[str, float]:
     """S4: /health while 8 prompts of 128k tokens arrive. S6: their first turn."""
     Engine(scene, model, 20)
     chats = await opened(scene, 8, 20, 108_000)
+    idle_s: list[float] = []
+    watching = asyncio.create_task(watch_health(str(scene.facts["http"]), idle_s, 0.005))
+    await asyncio.sleep(2.0)
+    await _stopped(watching)
     gaps_s: list[float] = []
     watching = asyncio.create_task(watch_health(str(scene.facts["http"]), gaps_s, 0.005))
     before_s = cpu_s(scene)
@@ -171,6 +175,7 @@ async def long_prompts(scene: Scene, model: Path) -> dict[str, float]:
     await _stopped(watching)
     await closed(chats)
     return {
+        "s4_idle_health_p99_ms": quantile(idle_s, 0.99) * 1e3,
         "s4_health_p50_ms": quantile(gaps_s, 0.5) * 1e3,
         "s4_health_p99_ms": quantile(gaps_s, 0.99) * 1e3,
         "s4_health_max_ms": max(gaps_s) * 1e3,

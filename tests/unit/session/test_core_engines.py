@@ -54,6 +54,23 @@ def test_sessions_start_where_the_load_is_least_and_stay() -> None:
     assert game.open_ask()[1].to == "engine-1"
 
 
+def test_sessions_go_round_the_ranks_of_their_engine_and_stay_on_theirs() -> None:
+    """With data-parallel attention, a prefix lies on one rank only."""
+    game = play(engines=("engine-0",))
+    for name in ("g.0", "g.1", "g.2"):
+        game.open(name)
+        game.chat([QUESTION], name)
+    ranks = {}
+    for _ in range(3):
+        _, _, generate = game.open_ask()
+        ranks[generate.session_id] = generate.rank
+        game.sample("cat")
+    assert ranks == {"g.0": 0, "g.1": 1, "g.2": 2}
+    reply = {"role": "assistant", "content": "cat"}
+    game.chat([QUESTION, reply, {"role": "user", "content": "more"}], "g.2")
+    assert game.open_ask()[2].rank == 2
+
+
 def test_session_actors_start_their_ties_at_different_engines() -> None:
     """Two of them must not both send their first sessions to engine 0."""
     assert [EnginePool(TWO, index).take(0.0) for index in range(3)] == [*TWO, "engine-0"]
