@@ -88,7 +88,8 @@ def watch_memory(peaks: list[int], stop: threading.Event) -> None:
 
 def report(folder: Path, peaks: list[int]) -> None:
     """Steps and publications out of metrics.jsonl."""
-    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    path = folder / "metrics.jsonl"
+    rows = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
     figures = {}
     for name in sorted({name for row in rows for name in row if "/" in name}):
         # The first two are of a machine that is still warming up.

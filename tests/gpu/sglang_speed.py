@@ -60,8 +60,8 @@ def memory_mb() -> list[int]:
     return [int(line) for line in subprocess.check_output(command, text=True).split()]
 
 
-async def publish(scene: Scene, version: int, weights: Weights, mode: PauseMode) -> dict[str, Any]:
-    """One epoch; how long its parts took."""
+async def stage(scene: Scene, version: int, weights: Weights) -> float:
+    """Everything of an epoch but its activation; how long it took."""
     started_s = time.perf_counter()
     buckets = weights.buckets()
     prepare = PrepareEpoch(version=version, tensors=weights.specs, num_buckets=len(buckets))
@@ -73,6 +73,11 @@ async def publish(scene: Scene, version: int, weights: Weights, mode: PauseMode)
     for answer in answers:
         assert isinstance(answer, EpochAnswer)
         assert answer.ok, answer
+    return round(time.perf_counter() - started_s, 3)
+
+
+async def activate(scene: Scene, version: int, weights: Weights, mode: PauseMode) -> dict[str, Any]:
+    """Serve what was staged; how long that took, and generation paused."""
     staged_s = time.perf_counter()
     activate = ActivateEpoch(version=version, mode=mode, digest=weights.digest)
     confirmed = await scene.ask("publisher", activate)
@@ -82,7 +87,6 @@ async def publish(scene: Scene, version: int, weights: Weights, mode: PauseMode)
         "mode": str(mode),
         "in_flight": confirmed.num_in_flight,
         "pause_ms": round(confirmed.pause_s * 1e3, 1),
-        "stage_s": round(staged_s - started_s, 3),
         "activate_s": round(time.perf_counter() - staged_s, 3),
     }
 
@@ -180,14 +184,22 @@ async def pauses(scene: Scene, versions: list[Weights], first: int) -> int:
     version = first
     for mode in (PauseMode.IN_PLACE, PauseMode.RETRACT) * 2:
         rows = prompts(BATCHES[0], PROMPT, MODEL["vocab_size"], version)
+        version += 1
+        weights = versions[version % 2]
+        stage_s = await stage(scene, version, weights)
         asked = [
             scene.generate(f"v{version}-{n}", row, tokens_max=NEW) for n, row in enumerate(rows)
         ]
-        version += 1
-        told = await publish(scene, version, versions[version % 2], mode)
+        told = await activate(scene, version, weights, mode)
         replies = await asyncio.gather(*asked)
         spans = [len(reply.spans) for reply in replies if isinstance(reply, Generated)]
-        tell("publication", **told, whole=len(spans), two_versions=sum(n > 1 for n in spans))
+        tell(
+            "publication",
+            **told,
+            stage_s=stage_s,
+            whole=len(spans),
+            two_versions=sum(n > 1 for n in spans),
+        )
     return version
 
 
@@ -217,7 +229,9 @@ async def main() -> None:
                 continue
             tell("start", update=update, ready_s=round(time.perf_counter() - started_s, 1),
                  facts=scene.facts)  # fmt: skip
-            tell("first_publication", **await publish(scene, 0, versions[0], PauseMode.RETRACT))
+            stage_s = await stage(scene, 0, versions[0])
+            told = await activate(scene, 0, versions[0], PauseMode.RETRACT)
+            tell("first_publication", **told, stage_s=stage_s)
             await log_probs(scene, versions[0])
             tell("memory_mb", update=update, gpus=memory_mb())
             await pauses(scene, versions, 0)
