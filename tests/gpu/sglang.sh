@@ -10,6 +10,7 @@
 #     contract   the suite that every kind of engine passes
 #     old        the same with the older release
 #     speed      tokens/s beside the bare server, publication pauses, memory, log-probs: JSON lines
+#     pauses     the publications of `speed` alone
 #     run        rollout, sessions, engine and trainer in one job on one GPU
 #     colocated  the same, synchronous, the engine's cache giving its memory back while training
 #     two        publications and a run with the trainer on the second GPU, over NCCL
@@ -41,6 +42,11 @@ contract() { suite sglang A=; }
 speed() {
   timeout 290 python3 -P tests/gpu/sglang_speed.py 2>"$out/speed.err" | tee "$out/speed.jsonl"
   tail -5 "$out/speed.err"
+}
+
+pauses() {
+  timeout 200 python3 -P tests/gpu/sglang_speed.py publications 2>"$out/pauses.err" | tee "$out/pauses.jsonl"
+  tail -5 "$out/pauses.err"
 }
 
 # The quick start's task with Qwen3-0.6B's layers, fresh weights: what is measured is the machinery.
