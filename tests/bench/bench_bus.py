@@ -224,13 +224,6 @@ def test_sixty_mebibytes_through_shared_memory() -> None:
     assert ours.p50_us <= 2 * floor.p50_us
 
 
-class Rival:
-    """An actor method of Ray that takes what the bus takes."""
-
-    def call(self, payload: bytes) -> int:
-        return len(payload)
-
-
 def ray_round(ray: Any, actor: Any, size: int, count: int, at_once: int) -> Figures:
     """As `one_round`: one by one, then some at once."""
     payload = bytes(size)
@@ -277,6 +270,12 @@ def test_ray_in_the_same_run() -> None:
         pytest.skip("ray is not installed: pip install 'milepost[bench-ray]' to measure the rival")
     ray: Any = importlib.import_module("ray")
     ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
+
+    class Rival:
+        # Here and not at the top: Ray's workers could not import this module.
+        def call(self, payload: bytes) -> int:
+            return len(payload)
+
     actor = ray.remote(Rival).remote()
     ray.get(actor.call.remote(b""))
     cases = (

@@ -71,6 +71,21 @@ def test_the_attached_commands_tell_the_state_of_the_run(tmp_path: Path) -> None
         steps = [json.loads(line)["step"] for line in tail.stdout.splitlines()]
         assert steps[1] == steps[0] + 1 >= 28
 
+        for words in (["why"], ["stacks"], ["tail"]):
+            refused = milepost(*words, "idle-7", *where)
+            assert (refused.returncode, refused.stdout) == (1, ""), words
+            assert "there are: " in refused.stderr
+        objects = {
+            ("queues", "--interval", "0.2"): {"queues"},
+            ("why",): {"run", "actors", "trouble"},
+            ("stacks", "idle-0"): {"actor", "stacks"},
+            ("tail", "idle-0", "--no-follow", "--lines", "0"): set(),
+        }
+        for words, keys in objects.items():
+            answer = milepost(*words, "--json", *where)
+            assert answer.returncode == 0, answer.stderr
+            assert set(json.loads(answer.stdout or "{}")) == keys
+
         stacks = milepost("stacks", "idle-0", *where)
         assert "MainThread" in stacks.stdout
         assert "milepost/actors" in stacks.stdout.replace("/actors/", "milepost/actors/")

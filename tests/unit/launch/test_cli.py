@@ -111,6 +111,48 @@ def test_every_command_explains_itself_in_one_way(name: str) -> None:
     assert callable(module.run)
 
 
+@pytest.mark.parametrize("name", command_names())
+def test_options_are_long_and_a_wrong_one_is_refused(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Exit code 2 without a traceback, and scripts that still say what they do after a year."""
+    module = import_module(f"milepost.launch.commands.{module_name(name)}")
+    parser = argparse.ArgumentParser(allow_abbrev=False)
+    module.add_arguments(parser)
+    options = [word for action in parser._actions for word in action.option_strings]
+    assert [word for word in options if not word.startswith("--")] == ["-h"]
+    with pytest.raises(SystemExit) as ended:
+        main([name, "--no-such-option"])
+    assert ended.value.code == Exit.REFUSED
+    assert f"usage: milepost {name}" in capsys.readouterr().err
+
+
+ATTACHED = {
+    "ps": [],
+    "queues": [],
+    "why": [],
+    "tail": ["events"],
+    "tap": ["a -> b"],
+    "stacks": ["a-0"],
+    "stop": [],
+}
+
+
+@pytest.mark.parametrize("name", ATTACHED)
+def test_a_supervisor_that_is_not_there_is_exit_3(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([name, *ATTACHED[name], "--run", str(tmp_path)]) == Exit.UNREACHABLE
+    assert capsys.readouterr().err.startswith(f"error: {tmp_path} holds no run")
+
+
+def test_reaping_what_is_no_run_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["reap", str(tmp_path)]) == Exit.REFUSED
+    assert capsys.readouterr().err == f"error: {tmp_path} is no run folder\n"
+
+
 def test_a_command_with_a_dash_lives_in_a_file_with_an_underscore(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
