@@ -18,6 +18,7 @@ from milepost.actors.session.families.declared import ALL_ROLES, Declaration
 from milepost.actors.session.families.table import DECLARATIONS
 from milepost.configs.actors import RestartConfig
 from milepost.configs.topology import ActorsConfig, Topology
+from milepost.launch.cli import command_names, summary
 from milepost.supervisor.checks import CHECKS, Stage
 
 DOCS: Final = Path(__file__).parent.parent / "docs"
@@ -34,6 +35,14 @@ def checks_table() -> Iterator[str]:
     yield "| --- | --- | --- |"
     for check in CHECKS:
         yield f"| {STAGES[check.stage]} | {check.sentence} | {check.prevents} |"
+
+
+def commands_table() -> Iterator[str]:
+    """Every command of `milepost --help`, with the first line of its help."""
+    yield "| command | what it does |"
+    yield "| --- | --- |"
+    for name in command_names():
+        yield f"| `milepost {name}` | {summary(name)} |"
 
 
 def topology_tables() -> Iterator[str]:
@@ -186,6 +195,7 @@ def _cell(text: str) -> str:
 TABLES: Final = {
     ("actors/session.md", "families"): families_table,
     ("operating.md", "checks"): checks_table,
+    ("operating.md", "commands"): commands_table,
     ("topology.md", "tables"): topology_tables,
     **protocol_tables.TABLES,
 }

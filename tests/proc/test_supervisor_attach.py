@@ -71,9 +71,9 @@ def test_the_attached_commands_tell_the_state_of_the_run(tmp_path: Path) -> None
         steps = [json.loads(line)["step"] for line in tail.stdout.splitlines()]
         assert steps[1] == steps[0] + 1 >= 28
 
-        for words in (["why"], ["stacks"], ["tail"]):
-            refused = milepost(*words, "idle-7", *where)
-            assert (refused.returncode, refused.stdout) == (1, ""), words
+        for command in ("why", "stacks", "tail"):
+            refused = milepost(command, "idle-7", *where)
+            assert (refused.returncode, refused.stdout) == (1, ""), command
             assert "there are: " in refused.stderr
         objects = {
             ("queues", "--interval", "0.2"): {"queues"},

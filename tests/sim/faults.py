@@ -1,4 +1,9 @@
-"""What may go wrong in a simulated run, as one frozen object; and swarms of them."""
+"""What may go wrong in a simulated run, as one frozen object; and swarms of them.
+
+The simulated network keeps what the bus promises: in order, once, or the sender is told. What lies
+below that promise (lost, repeated and torn frames) is in tests/proc/bus/test_faults.py, where one
+suite runs over memory and over ZeroMQ.
+"""
 
 from __future__ import annotations
 
@@ -27,6 +32,12 @@ class Faults:
     block_s: float = 70.0
     blocks: int = 1_000_000
     """Most of them, as for delays."""
+    slow: float = 0.0
+    """Chance that one actor takes nothing for `slow_s`; whoever writes to it fills its links."""
+    slow_s: float = 5.0
+    slows: int = 1_000_000
+    full_max: int = 0
+    """Messages of one link that nobody took; a further one fails at once. 0: no limit."""
     death: float = 0.0
     deaths: int = 0
     """Most deaths of single actors."""
@@ -53,6 +64,9 @@ def swarm(random: Random) -> Faults:
     kinds = tuple(kind for kind in MORTAL if random.random() < 0.6) or MORTAL
     delay_s = random.choice((0.3, 2.0, 20.0, 700.0))
     block_s = random.choice((5.0, 70.0))
+    step_s = random.choice((0.05, 0.5, 5.0))
+    restart_s = random.choice((0.0, 1.0, 5.0))
+    slow_s = random.choice((1.0, 5.0, 70.0))
     return Faults(
         failures=sometimes(0.25),
         delay=sometimes(0.2),
@@ -64,9 +78,13 @@ def swarm(random: Random) -> Faults:
         death=0.01 if deaths else 0.0,
         deaths=deaths,
         mortal=kinds,
-        restart_s=random.choice((0.0, 1.0, 5.0)),
+        restart_s=restart_s,
         resume=0.003 if resumes else 0.0,
         resumes=resumes,
-        step_s=random.choice((0.05, 0.5, 5.0)),
+        step_s=step_s,
         impatience=sometimes(0.5),
+        slow=sometimes(0.01),
+        slow_s=slow_s,
+        slows=2 if slow_s > 60.0 else 1_000_000,
+        full_max=random.choice((0, 0, 0, 4, 16)),
     )

@@ -86,6 +86,11 @@ class Network:
     links: dict[tuple[str, str], deque[Mail]] = field(default_factory=dict)
     blocked: dict[tuple[str, str], float] = field(default_factory=dict)
     """Link -> when it carries again."""
+    deaf: dict[str, float] = field(default_factory=dict)
+    """Slow consumer -> when it takes something again."""
+    full_max: int = 0
+    """Messages of one link that nobody took; a further one fails at once. 0: no limit."""
+    num_refused: int = 0
     quick: frozenset[str] = frozenset()
     """Actors whose mail is delivered at once, without a choice. Sound for those that only answer:
     what they do commutes with everything that happens elsewhere."""
@@ -172,13 +177,14 @@ class Network:
         return True
 
     def _moves(self) -> list[tuple[str, Any]]:
-        actors, blocked = self.actors, self.blocked
+        actors, blocked, deaf = self.actors, self.blocked, self.deaf
         moves: list[tuple[str, Any]] = [
             ("link", pair)
             for pair, link in self.links.items()
             if link
             and actors[pair[1]].core is not None
             and not (blocked and blocked.get(pair, 0.0) > self.now_s)
+            and not (deaf and deaf.get(pair[1], 0.0) > self.now_s)
         ]
         if self.quick:
             for move in moves:
@@ -199,7 +205,8 @@ class Network:
 
     def _pass_time(self) -> bool:
         """Nothing to do: on to the next thing that has a time."""
-        times = [at for at in self.blocked.values() if at > self.now_s]
+        later = (*self.blocked.values(), *self.deaf.values())
+        times = [at for at in later if at > self.now_s]
         times += [timer[0] for timer in self._timers[:1]]
         times += [call[0] for call in self._calls[:1]]
         if not times:
@@ -282,6 +289,10 @@ class Network:
             if self.on_effect is not None:
                 self.on_effect(actor.name, effect)
             match effect:
+                case Tell(to, _, key) if self._is_full(actor, to):
+                    self._post(to, actor.name, Unanswered(key, to, "not sent: the link is full"))
+                case Ask(to, _, key) if self._is_full(actor, to):
+                    self._post(to, actor.name, Unanswered(key, to, "not sent: the link is full"))
                 case Tell(to, message, key, deadline_s, confirm):
                     number = self._post(
                         actor.name, to, Received(actor.name, message), key=key, confirm=confirm
@@ -304,6 +315,14 @@ class Network:
                     raise ActorFailed(f"{actor.name}: {reason}")
                 case _:
                     actor.works.append(effect)
+
+    def _is_full(self, actor: Actor, to: str) -> bool:
+        if not self.full_max or actor.is_stubborn:
+            return False
+        link = self.links.get((actor.name, to), ())
+        is_full = sum(isinstance(mail.event, Received) for mail in link) >= self.full_max
+        self.num_refused += is_full
+        return is_full
 
     def _answer(self, actor: Actor, request: Request, message: Message) -> None:
         asker = self.actors[request.source]

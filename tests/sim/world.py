@@ -121,10 +121,12 @@ class World:
     _resumes_left: int = 0
     _delays_left: int = 0
     _blocks_left: int = 0
+    _slows_left: int = 0
 
     def __post_init__(self) -> None:
         self._deaths_left = self.faults.deaths
         self._blocks_left = self.faults.blocks if self.faults.block else 0
+        self._slows_left = self.faults.slows if self.faults.slow else 0
         self._delays_left = self.faults.delays if self.faults.delay else 0
         self._resumes_left = self.faults.resumes
         self.watch = Watch(self.topology)
@@ -136,7 +138,9 @@ class World:
     def _begin(self, resume_version: int | None) -> None:
         """Start every process of the run, from what the disk holds."""
         now_s = self.network.now_s if resume_version is not None else 0.0
-        self.network = network = Network(self.chooser, now_s=now_s, trace=self.trace)
+        self.network = network = Network(
+            self.chooser, now_s=now_s, trace=self.trace, full_max=self.faults.full_max
+        )
         self.watch.begin(network, resume_version)
         network.on_effect = self.watch.effect
         self._add_all(network, resume_version)
@@ -307,6 +311,10 @@ class World:
             if pairs:
                 pair = pairs[chooser.pick(len(pairs))]
                 network.blocked[pair] = network.now_s + faults.block_s
+        if self._slows_left and chooser.chance(faults.slow):
+            self._slows_left -= 1
+            names = sorted(network.actors)
+            network.deaf[names[chooser.pick(len(names))]] = network.now_s + faults.slow_s
         if self._deaths_left and chooser.chance(faults.death):
             mortals = [
                 name
