@@ -8,10 +8,11 @@ from random import Random
 
 from sim.choosers import Chooser, Odometer
 from sim.learners import Checkpoint, Engine, Trainer
-from sim.network import Network, describe
+from sim.network import Network
 from sim.rows import trajectory
 from sim.standins import Scripted, Supervisor
 from sim.topologies import topology
+from sim.words import describe
 from sim.world import PROMPTS, Disk
 
 from milepost.actors.buffer.core import Buffer
