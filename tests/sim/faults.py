@@ -86,5 +86,4 @@ def swarm(random: Random) -> Faults:
         slow=sometimes(0.01),
         slow_s=slow_s,
         slows=2 if slow_s > 60.0 else 1_000_000,
-        full_max=random.choice((0, 0, 0, 4, 16)),
     )

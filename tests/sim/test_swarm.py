@@ -17,7 +17,7 @@ FIRST = int(os.environ.get("SIM_FIRST_SEED", "0"))
 @pytest.mark.parametrize("chunk", range(CHUNKS))
 def test_no_schedule_of_faults_breaks_an_invariant(chunk: int) -> None:
     """Deaths of actors at any moment, resumes, stalls, links that carry nothing, actors that take
-    nothing, links that are full, clocks that jump, failing episodes.
+    nothing, clocks that jump, failing episodes.
 
     Each seed is another shape of run (groups, ranks, policies, evaluation) under other faults.
     """
