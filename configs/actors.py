@@ -210,16 +210,37 @@ class TrainerConfig(Config, kw_only=True):
     restart: RestartConfig = RestartConfig()
 
 
+class DeltaConfig(Config, kw_only=True):
+    """`[actors.publisher.delta]`: read with transport "disk-delta" only."""
+
+    folder: str = ""
+    """Folder of all versions, shared by every host. Empty: `RUN/weights`."""
+    local_folder: str = ""
+    """Folder on a disk of each engine's host, for its copy. Empty: `RUN/weights_local/HOSTNAME`."""
+    encoding: Literal["chunks", "xor", "overwrite"] = "chunks"
+    """chunks: by measured density, in byte planes. The others any reader of the format knows."""
+    checksum: Literal["xxh3-128", "blake3", "adler32"] = "xxh3-128"
+    workers: Positive = 2
+    """Processes that encode."""
+    keep: Positive = 16
+    """Differences that are kept; then a full version takes the place of older ones."""
+
+
 class PublisherConfig(Config, kw_only=True):
     """`[actors.publisher]`"""
 
-    transport: Literal["direct"] = "direct"
+    transport: Literal["direct", "disk-delta", "broadcast"] = "direct"
+    """direct: messages and shared memory. disk-delta: what changed, over a disk that all hosts
+    share. broadcast: torch.distributed, gloo on CPUs and NCCL on GPUs."""
     pause: Literal["retract", "in_place"] = "retract"
     bucket_bytes_max: Positive = 512 * 1024 * 1024
     epoch_deadline_s: PositiveFloat = 120.0
     canary: bool = True
     """After each activation, compare engine and trainer log-probs on a probe row."""
     canary_difference_max: PositiveFloat = 1e-4
+    check_weight_update_equal: bool = False
+    """Fill engines with random bytes before their first version, and compare every tensor after."""
+    delta: DeltaConfig = DeltaConfig()
     restart: RestartConfig = RestartConfig()
 
 

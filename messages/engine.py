@@ -14,6 +14,7 @@ from milepost.messages.shared import (
     NonNegative,
     Positive,
     SamplingParams,
+    Seconds,
     VersionSpan,
 )
 
@@ -117,6 +118,9 @@ class PrepareEpoch(Message, kw_only=True):
     version: NonNegative
     tensors: tuple[TensorSpec, ...]
     num_buckets: Positive
+    """Messages of MOVE that follow."""
+    randomize: bool = False
+    """Fill the room with random bytes first: what never comes cannot look right afterwards."""
 
 
 class WeightBucket(Message, kw_only=True):
@@ -126,6 +130,31 @@ class WeightBucket(Message, kw_only=True):
     index: NonNegative
     names: tuple[str, ...]
     tensors: tuple[Bulk, ...]
+
+
+class PullVersion(Message, kw_only=True):
+    """MOVE over a disk: patch this host's copy to the version and stage it whole. `EpochAnswer`."""
+
+    version: NonNegative
+    root: str
+    """Folder of all versions, as this host sees it."""
+
+
+class ReceiveVersion(Message, kw_only=True):
+    """MOVE by broadcast: meet the sender and the others, stage what it sends. `EpochAnswer`."""
+
+    version: NonNegative
+    rendezvous: str
+    """As in `VersionReady`."""
+    group: str
+    """Name of the meeting; members of another one never answer each other."""
+    rank: Positive
+    """Of this engine; the sender is rank 0."""
+    world_size: Positive
+    deadline_s: Seconds
+    """A peer that is silent for longer is gone."""
+    buckets: tuple[tuple[str, ...], ...]
+    """Names of each bucket, in the order of the broadcasts."""
 
 
 class ActivateEpoch(Message, kw_only=True):
@@ -162,6 +191,19 @@ class EpochConfirmed(Message, kw_only=True):
     num_in_flight: NonNegative
 
 
+class DigestTensors(Message, kw_only=True):
+    """Read these tensors back from the weights that serve; answered with `TensorDigests`."""
+
+    names: tuple[str, ...]
+
+
+class TensorDigests(Message, kw_only=True):
+    """xxh3-128 hex over the bytes of each tensor asked for."""
+
+    version: NonNegative
+    digests: tuple[str, ...]
+
+
 EngineInbox: TypeAlias = (
     Generate
     | AbortRequests
@@ -169,6 +211,9 @@ EngineInbox: TypeAlias = (
     | Score
     | PrepareEpoch
     | WeightBucket
+    | PullVersion
+    | ReceiveVersion
     | ActivateEpoch
     | AbortEpoch
+    | DigestTensors
 )

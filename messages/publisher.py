@@ -23,10 +23,20 @@ class VersionReady(Message, kw_only=True):
     """int32 [T] each: short token rows for the canary, scored by the trainer while it exported."""
     probe_logprobs: tuple[Bulk, ...] = ()
     """float32 [T] each, at temperature 1 under exactly these weights; position 0 is 0."""
+    tensor_digests: tuple[str, ...] = ()
+    """xxh3-128 hex over the bytes of each of `tensors`; empty when they are not known."""
+    trained: bool = False
+    """An optimizer step with a gradient and a learning rate came after the version before this one:
+    the bytes must differ."""
+    rendezvous: str = ""
+    """`host:port` of the store where groups for a broadcast meet; empty with other transports."""
 
 
 class BucketReady(Message, kw_only=True):
-    """One bucket of `version`; its buffers may lie in shared memory."""
+    """One bucket of `version`; its buffers may lie in shared memory.
+
+    A broadcast sends the bytes by itself: then the bucket has names and no tensors.
+    """
 
     version: NonNegative
     index: NonNegative

@@ -6,7 +6,7 @@ from enum import StrEnum
 from typing import TypeAlias
 
 from milepost.messages.bulk import Bulk
-from milepost.messages.shared import Message, NonNegative
+from milepost.messages.shared import Message, NonNegative, Positive, Seconds
 
 
 class VersionPublished(Message, kw_only=True):
@@ -99,6 +99,30 @@ class RankOrdered(Message, kw_only=True):
     temperature: float = 1.0
 
 
+class SendVersion(Message, kw_only=True):
+    """Publisher to the rank that exported `version`: broadcast it; answered with `VersionSent`."""
+
+    version: NonNegative
+    group: str
+    """As in `ReceiveVersion`."""
+    world_size: Positive
+    deadline_s: Seconds
+
+
+class VersionSent(Message, kw_only=True):
+    """Every broadcast of a version has ended; or could not, and why."""
+
+    version: NonNegative
+    ok: bool
+    reason: str = ""
+
+
 TrainerInbox: TypeAlias = (
-    VersionPublished | VersionFailed | ScoreRows | PartChecked | RankOrdered | LedgerWritten
+    VersionPublished
+    | VersionFailed
+    | ScoreRows
+    | PartChecked
+    | RankOrdered
+    | LedgerWritten
+    | SendVersion
 )

@@ -37,6 +37,7 @@ from milepost.actors.engine.interface import (
     ForgetOrder,
     GenerateOrder,
     Progress,
+    ReadDigests,
     Rejected,
     ScoreFinished,
     ScoreOrder,
@@ -47,13 +48,17 @@ from milepost.messages.engine import (
     AbortEpoch,
     AbortRequests,
     ActivateEpoch,
+    DigestTensors,
     ForgetSessions,
     Generate,
     Generated,
     GenerateRefused,
     PrepareEpoch,
+    PullVersion,
+    ReceiveVersion,
     Score,
     Scored,
+    TensorDigests,
     WeightBucket,
 )
 from milepost.messages.publisher import EngineReady
@@ -86,6 +91,9 @@ class Engine:
         self._in_flight: dict[str, _InFlight] = {}
         self._parts = Parts()
         self._drains: list[Request] = []
+        self._digests: dict[str, tuple[Request, int]] = {}
+        """Tensors being read back: who asked, and under which version."""
+        self._num_digests = 0
         self._num_scores = 0
         self._num_finished = 0
         self._num_refused = 0
@@ -106,6 +114,8 @@ class Engine:
                 effects = self._received(source, message, request)
             case WorkDone(key, result, error) if key == OUTCOMES:
                 effects = self._ended(result, error)
+            case WorkDone(key, result, error) if key in self._digests:
+                effects = [self._digested(key, result, error)]
             case WorkDone(key, result, error):
                 effects = self._epochs.done(key, result, error)
             case Taken(key):
@@ -168,8 +178,14 @@ class Engine:
                 return self._epochs.prepare(message, request)
             case WeightBucket():
                 return self._epochs.bucket(message, request)
+            case PullVersion():
+                return self._epochs.pull(message, request)
+            case ReceiveVersion():
+                return self._epochs.receive(message, request)
             case ActivateEpoch():
                 return self._epochs.activate(message, request)
+            case DigestTensors():
+                return self._digest(message, request)
             case Drain():
                 self._drains.append(request)
                 return []
@@ -210,6 +226,24 @@ class Engine:
         self._in_flight[key] = _InFlight(request, "", self._now_s)
         rows = tuple(from_bulk(row) for row in message.rows)
         return [ScoreOrder(key, rows, message.temperature, message.use_cache)]
+
+    def _digest(self, message: DigestTensors, request: Request) -> list[Effect]:
+        version = self._epochs.version
+        unknown = [name for name in message.names if not self._epochs.has_tensor(name)]
+        if version is None or unknown:
+            why = f"{self._name} serves no version yet" if version is None else ""
+            why = why or f"{self._name} has no tensor {unknown[0]}"
+            return [self._refuse(request, "", why, retry=False)]
+        self._num_digests += 1
+        key = f"digests/{self._num_digests}"
+        self._digests[key] = (request, version)
+        return [ReadDigests(key, message.names)]
+
+    def _digested(self, key: str, result: object, error: str) -> Reply:
+        request, version = self._digests.pop(key)
+        if not isinstance(result, tuple):
+            return self._refuse(request, "", f"tensors cannot be read back: {error}", retry=False)
+        return Reply(request, TensorDigests(version=version, digests=result))
 
     def _unready(self, version_min: int) -> str:
         """Why nothing can be computed now; empty when it can."""

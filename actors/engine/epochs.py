@@ -15,6 +15,8 @@ from milepost.actors.effects import Effect, Reply, Request
 from milepost.actors.engine.interface import (
     DropEpoch,
     OpenEpoch,
+    PullWeights,
+    ReceiveWeights,
     StageBucket,
     Switched,
     SwitchWeights,
@@ -25,6 +27,8 @@ from milepost.messages.engine import (
     EpochAnswer,
     EpochConfirmed,
     PrepareEpoch,
+    PullVersion,
+    ReceiveVersion,
     TensorSpec,
     WeightBucket,
 )
@@ -88,6 +92,10 @@ class Epochs:
         """A switch is under way; it cannot be stopped any more."""
         return self._open is not None and self._open.activate is not None
 
+    def has_tensor(self, name: str) -> bool:
+        """The model has a tensor of this name."""
+        return name in self._manifest
+
     def prepare(self, message: PrepareEpoch, request: Request) -> list[Effect]:
         """A version is announced; one that was open and not yet activating is forgotten."""
         version = message.version
@@ -97,7 +105,7 @@ class Epochs:
             return [self._refuse(request, version, reason)]
         self._open = _Open(message, {spec.name: spec for spec in message.tensors})
         key = self._key(_Pending(request, self._open, is_bucket=False))
-        return [OpenEpoch(key, version, message.tensors)]
+        return [OpenEpoch(key, version, message.tensors, message.randomize)]
 
     def bucket(self, message: WeightBucket, request: Request) -> list[Effect]:
         """Some tensors came."""
@@ -108,6 +116,34 @@ class Epochs:
         self._open.named.update(message.names)
         key = self._key(_Pending(request, self._open, is_bucket=True))
         return [StageBucket(key, message.names, message.tensors)]
+
+    def pull(self, message: PullVersion, request: Request) -> list[Effect]:
+        """Everything lies on a disk."""
+        if reason := self._whole_fault(message.version):
+            return [self._refuse(request, message.version, reason)]
+        key = self._everything_comes(request)
+        return [PullWeights(key, message.version, message.root)]
+
+    def receive(self, message: ReceiveVersion, request: Request) -> list[Effect]:
+        """Everything is about to be broadcast."""
+        reason = self._whole_fault(message.version)
+        if not reason and (fault := self._names_fault(message.buckets)):
+            reason = fault
+        if reason:
+            return [self._refuse(request, message.version, reason)]
+        assert self._open is not None
+        specs = self._open.specs
+        buckets = tuple(tuple(specs[name] for name in names) for names in message.buckets)
+        work = ReceiveWeights(
+            key=self._everything_comes(request),
+            rendezvous=message.rendezvous,
+            group=message.group,
+            rank=message.rank,
+            world_size=message.world_size,
+            deadline_s=message.deadline_s,
+            buckets=buckets,
+        )
+        return [work]
 
     def activate(self, message: ActivateEpoch, request: Request) -> list[Effect]:
         """Serve what came, if all of it did."""
@@ -210,6 +246,26 @@ class Epochs:
             seen.add(name)
         return ""
 
+    def _whole_fault(self, version: int) -> str:
+        """Why a message that brings a whole version cannot be taken."""
+        if fault := self._version_fault(version):
+            return fault
+        assert self._open is not None
+        if self._open.prepare.num_buckets != 1:
+            return f"a whole version came, announced were {self._open.prepare.num_buckets} buckets"
+        return "the version came twice" if self._open.buckets else ""
+
+    def _names_fault(self, buckets: tuple[tuple[str, ...], ...]) -> str:
+        assert self._open is not None
+        names = Counter(name for bucket in buckets for name in bucket)
+        if twice := [name for name, count in names.items() if count > 1]:
+            return f"tensors broadcast twice: {_some(twice)}"
+        if unknown := sorted(names.keys() - self._open.specs.keys()):
+            return f"tensors that were not announced: {_some(unknown)}"
+        if missing := sorted(self._open.specs.keys() - names.keys()):
+            return f"tensors that no broadcast brings: {_some(missing)}"
+        return ""
+
     def _activation_fault(self, message: ActivateEpoch) -> str:
         if fault := self._version_fault(message.version):
             return fault
@@ -236,6 +292,13 @@ class Epochs:
         return f"version {self._open.version} is being activated"
 
     # ---- answers -------------------------------------------------------------------------
+
+    def _everything_comes(self, request: Request) -> str:
+        """Key of the one work that stages all tensors."""
+        assert self._open is not None
+        self._open.buckets.add(0)
+        self._open.named.update(self._open.specs)
+        return self._key(_Pending(request, self._open, is_bucket=True))
 
     def _switched(self, switched: Switched) -> EpochConfirmed:
         assert self._open is not None, "a switch without an epoch"

@@ -102,10 +102,15 @@ class ForgetOrder(Order):
 
 @dataclass(frozen=True, slots=True)
 class OpenEpoch(Work):
-    """Make room for a version beside the one that serves; what was staged before is dropped."""
+    """Make room for a version beside the one that serves; what was staged before is dropped.
+
+    Attributes:
+        randomize: fill the room with random bytes.
+    """
 
     version: int
     tensors: tuple[TensorSpec, ...]
+    randomize: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +119,41 @@ class StageBucket(Work):
 
     names: tuple[str, ...]
     tensors: tuple[Bulk, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PullWeights(Work):
+    """Bring this host's copy to the version and stage all of it.
+
+    Attributes:
+        root: folder of all versions.
+    """
+
+    version: int
+    root: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReceiveWeights(Work):
+    """Take part in a broadcast and stage every bucket; fields as of `ReceiveVersion`.
+
+    Attributes:
+        buckets: what each broadcast brings, in order.
+    """
+
+    rendezvous: str
+    group: str
+    rank: int
+    world_size: int
+    deadline_s: float
+    buckets: tuple[tuple[TensorSpec, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ReadDigests(Work):
+    """xxh3-128 hex of these tensors, read back from what serves; the result is a tuple of them."""
+
+    names: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from pathlib import Path
 
 from milepost.actors.context import ActorContext
 from milepost.actors.effects import Effect, Event
 from milepost.actors.engine.core import Engine
 from milepost.actors.engine.interface import Backend, Order
+from milepost.actors.engine.receiving import Receiver
+from milepost.configs.topology import Topology
 
 
 async def run(context: ActorContext) -> None:
@@ -48,6 +51,7 @@ def make_backend(context: ActorContext) -> Backend:
                 config,
                 dtype=model.dtype,
                 context_tokens=model.context_tokens_max,
+                receiver=make_receiver(topology, context.run_folder),
             )
         case "sglang":
             from milepost.actors.engine.sglang.backend import SGLangBackend
@@ -70,6 +74,16 @@ def make_backend(context: ActorContext) -> Backend:
                 is_cut=sampling.top_p < 1 or sampling.top_k > 0 or sampling.min_p > 0,
             )
             return SGLangBackend(start(Path(model.path), config, place, needs))
+
+
+def make_receiver(topology: Topology, run_folder: Path) -> Receiver:
+    """What takes whole versions in, from a disk or out of a broadcast."""
+    config, model, publisher = topology.actors.engine, topology.model, topology.actors.publisher
+    assert config is not None, "the topology has no [actors.engine]"
+    assert model is not None, "the topology has no [model]"
+    local = publisher.delta.local_folder if publisher else ""
+    folder = Path(local) if local else run_folder / "weights_local" / socket.gethostname()
+    return Receiver(folder, baseline=Path(model.path), device=config.device)
 
 
 class Wired:

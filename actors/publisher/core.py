@@ -24,26 +24,27 @@ from typing import TYPE_CHECKING
 
 from milepost.actors.effects import (
     Answered,
-    Ask,
     Effect,
     Event,
+    Fail,
     Received,
     Reply,
     Request,
     Taken,
     Tell,
     Unanswered,
-    Wake,
     Woken,
     WorkDone,
 )
-from milepost.actors.publisher.canary import largest_difference
 from milepost.actors.publisher.epochs import Epochs
 from milepost.actors.publisher.failures import Failures
 from milepost.actors.publisher.holds import Holds
 from milepost.actors.publisher.lanes import Lane, Phase, Weights
 from milepost.actors.publisher.listeners import Listeners
-from milepost.messages.engine import EpochAnswer, EpochConfirmed, GenerateRefused, Score, Scored
+from milepost.actors.publisher.movers import mover_of
+from milepost.actors.publisher.proofs import Proofs, Verdict, unmoved
+from milepost.actors.publisher.works import VersionWritten
+from milepost.messages.engine import EpochAnswer, EpochConfirmed
 from milepost.messages.publisher import (
     BucketReady,
     EngineReady,
@@ -52,12 +53,11 @@ from milepost.messages.publisher import (
     VersionReady,
 )
 from milepost.messages.supervisor import Drain, Drained, EventReported, PeerRestarted
+from milepost.messages.trainer import VersionSent
 
 if TYPE_CHECKING:
     from milepost.actors.publisher.settings import PublisherSettings
     from milepost.messages.shared import Message
-
-CANARY_AGAIN_S = 0.05
 
 
 @dataclass(slots=True)
@@ -68,6 +68,7 @@ class Publisher:
     holds: Holds
     epochs: Epochs
     failures: Failures
+    proofs: Proofs
     listeners: Listeners = field(default_factory=Listeners)
     _draining: Request | None = None
 
@@ -76,8 +77,9 @@ class Publisher:
         """A publisher that has nothing yet; every engine of the topology has a lane."""
         holds = Holds()
         lanes = {engine: Lane(engine) for engine in settings.engines}
-        epochs = Epochs(settings, lanes, holds)
-        return cls(settings, holds, epochs, Failures(epochs))
+        epochs = Epochs(settings, lanes, holds, mover_of(settings))
+        proofs = Proofs(settings)
+        return cls(settings, holds, epochs, Failures(epochs, proofs), proofs)
 
     def start(self, now_s: float) -> list[Effect]:
         """The trainer speaks first."""
@@ -108,15 +110,15 @@ class Publisher:
             case Taken(key):
                 self.listeners.taken(key.partition("/")[2])
                 return []
-            case WorkDone():
-                return []
+            case WorkDone(key, result, error):
+                return self._work_done(key, result, error, now_s)
 
     def _received(
         self, source: str, message: Message, request: Request | None, now_s: float
     ) -> list[Effect]:
         match message:
             case VersionReady():
-                return self.epochs.version_ready(message, now_s)
+                return self._version_ready(message, now_s)
             case BucketReady():
                 self.epochs.bucket_ready(message)
             case HoldVersion():
@@ -134,6 +136,12 @@ class Publisher:
             case _:
                 raise TypeError(f"publisher was told {type(message).__name__} by {source}")
         return []
+
+    def _version_ready(self, message: VersionReady, now_s: float) -> list[Effect]:
+        if reason := unmoved(message, self.epochs.serving):
+            event = EventReported(source="publisher", kind="canary", text=reason)
+            return [Tell("supervisor", event), self.epochs.failed_word(message.version, reason)]
+        return self.epochs.version_ready(message, now_s)
 
     def _peer_restarted(self, actor: str, now_s: float) -> list[Effect]:
         self.holds.release(actor)
@@ -157,16 +165,16 @@ class Publisher:
             case "again":
                 return self.failures.again_due(rest, now_s)
             case "canary":
-                engine, epoch = rest.split("/")[0], self.epochs.epoch
-                if epoch is not None and key == self._canary_key(engine, epoch.weights):
-                    return [self._ask_canary(engine, epoch.weights)]
+                return self.proofs.again(key)
         return []
 
     # ---- answers of engines --------------------------------------------------------------
 
     def _answered(self, key: str, message: Message, now_s: float) -> list[Effect]:
         if key.startswith("canary/"):
-            return self._scored(key, message, now_s)
+            return self._judged(self.proofs.answered(key, message, now_s), now_s)
+        if isinstance(message, VersionSent):
+            return self._sent(key, message, now_s)
         lane = self._lane_of(key)
         if lane is None:
             return []  # the answer to a question that nobody asks any more
@@ -192,48 +200,43 @@ class Publisher:
                 f"asked for was {ready.version} ({ready.digest})"
             )
             return self.failures.lane_failed(lane, reason, now_s)
+        weights = lane.target
         lane.confirm()
         epoch = self.epochs.epoch
         if epoch is None or lane.engine not in epoch.members:
-            return self.epochs.reconcile(lane)
-        epoch.pause_s = max(epoch.pause_s, message.pause_s)
-        if self.settings.canary and ready.probe_rows:
-            return [self._ask_canary(lane.engine, epoch.weights)]
-        return self.epochs.proven(lane.engine, now_s)
-
-    def _scored(self, key: str, message: Message, now_s: float) -> list[Effect]:
-        epoch, engine = self.epochs.epoch, key.split("/")[1]
-        if epoch is None or engine not in epoch.unproven:
-            return []
-        if key != self._canary_key(engine, epoch.weights):
-            return []
-        version = epoch.weights.version
-        in_time = now_s < epoch.activated_s + self.settings.epoch_deadline_s
-        if isinstance(message, GenerateRefused) and message.retry and in_time:
-            return [Wake(key, now_s + CANARY_AGAIN_S)]
-        if not isinstance(message, Scored) or message.version != version:
-            reason = f"{engine} confirmed version {version} and answered the canary {message}"
+            if weights is not self.epochs.serving:
+                return self.epochs.reconcile(lane)  # a version that was given up meanwhile
         else:
-            expected = epoch.weights.ready.probe_logprobs
-            difference = largest_difference(expected, message.logprobs)
-            epoch.difference = max(epoch.difference or 0.0, difference)
-            limit = self.settings.canary_difference_max
-            if difference <= limit:
-                return self.epochs.proven(engine, now_s)
-            reason = (
-                f"{engine} under version {version}: log-probs of the probe differ from the "
-                f"trainer's by {difference:.2e} nats, the limit is {limit:.2e}"
-            )
-        event = EventReported(source="publisher", kind="canary", text=reason)
-        return [Tell("supervisor", event), *self.failures.fail_epoch(reason, now_s)]
+            epoch.pause_s = max(epoch.pause_s, message.pause_s)
+        return self._proof_begins(lane, weights, now_s)
 
-    def _ask_canary(self, engine: str, weights: Weights) -> Effect:
-        score = Score(rows=weights.ready.probe_rows)
-        return Ask(engine, score, self._canary_key(engine, weights))
+    def _proof_begins(self, lane: Lane, weights: Weights, now_s: float) -> list[Effect]:
+        compare_all = self.settings.check_weight_update_equal and not lane.was_compared
+        verdict = self.proofs.begin(lane.engine, weights, now_s, compare_all=compare_all)
+        return self._judged(verdict, now_s)
 
-    @staticmethod
-    def _canary_key(engine: str, weights: Weights) -> str:
-        return f"canary/{engine}/{weights.version}/{weights.num_failures}"
+    def _judged(self, verdict: Verdict, now_s: float) -> list[Effect]:
+        """What follows from an answer to the canary."""
+        proof = verdict.proof
+        if proof is None:
+            return list(verdict.effects)
+        lane, epoch = self.epochs.lanes[proof.engine], self.epochs.epoch
+        is_member = epoch is not None and proof.weights is epoch.weights
+        if not is_member and proof.weights is not self.epochs.serving:
+            return self.epochs.reconcile(lane)  # a version that was given up meanwhile
+        if not is_member and lane.phase is not Phase.IDLE:
+            return []  # it is on its way to another version, and will have to prove that one
+        if epoch is not None and is_member and proof.difference is not None:
+            epoch.difference = max(epoch.difference or 0.0, proof.difference)
+        if verdict.reason:
+            event = EventReported(source="publisher", kind="canary", text=verdict.reason)
+            if is_member:
+                failed = self.failures.fail_epoch(verdict.reason, now_s)
+            else:
+                failed = self.failures.engine_silent(lane, verdict.reason, now_s)
+            return [Tell("supervisor", event), *failed]
+        lane.was_compared = lane.was_compared or proof.compare_all
+        return self.epochs.proven(proof.engine, now_s) if is_member else self.epochs.reconcile(lane)
 
     def _lane_of(self, key: str) -> Lane | None:
         kind, _, rest = key.partition("/")
@@ -242,12 +245,42 @@ class Publisher:
 
     def _unanswered(self, key: str, reason: str, now_s: float) -> list[Effect]:
         lane = self._lane_of(key)
-        epoch = self.epochs.epoch
-        if key.startswith("canary/") and epoch is not None:
-            engine = key.split("/")[1]
-            if key == self._canary_key(engine, epoch.weights):
-                lane = self.epochs.lanes[engine]
+        if engine := self.proofs.engine_of(key):
+            lane = self.epochs.lanes[engine]
         return self.failures.engine_silent(lane, reason, now_s) if lane else []
+
+    # ---- what transports do on the way ---------------------------------------------------
+
+    def _work_done(self, key: str, result: object, error: str, now_s: float) -> list[Effect]:
+        if key.startswith("confirm/"):
+            if error:
+                return [Fail(f"the confirmed version cannot be kept on the disk: {error}")]
+            return []
+        for weights in self.epochs.on_the_way():
+            if weights.write_key() != key:
+                continue
+            if isinstance(result, VersionWritten):
+                weights.was_written(result)
+                return []
+            weights.is_writing = False
+            return self._given_up(weights, f"it cannot be written: {error}", now_s)
+        return []  # of a version that a newer one has replaced
+
+    def _sent(self, key: str, message: VersionSent, now_s: float) -> list[Effect]:
+        """The sender of a broadcast is through; engines say by themselves what came of it."""
+        del key
+        if message.ok:
+            return []
+        for weights in self.epochs.on_the_way():
+            if weights.version == message.version:
+                return self._given_up(weights, f"it cannot be sent: {message.reason}", now_s)
+        return []
+
+    def _given_up(self, weights: Weights, reason: str, now_s: float) -> list[Effect]:
+        epoch = self.epochs.epoch
+        if epoch is None or epoch.weights is not weights or epoch.is_activating:
+            return []
+        return self.failures.fail_epoch(reason, now_s)
 
     # ---- draining, and what others see ---------------------------------------------------
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from milepost.actors.effects import Ask, Effect, Tell, Wake
 from milepost.actors.publisher.holds import Holds
 from milepost.actors.publisher.lanes import Lane, Phase, Weights
+from milepost.actors.publisher.movers import Mover
 from milepost.actors.publisher.settings import PublisherSettings
 from milepost.messages.engine import AbortEpoch
 from milepost.messages.publisher import BucketReady, VersionReady
@@ -51,6 +52,7 @@ class Epochs:
     settings: PublisherSettings
     lanes: dict[str, Lane]
     holds: Holds
+    mover: Mover
     serving: Weights | None = None
     """The published version; its buckets stay, for engines that start again."""
     epoch: Epoch | None = None
@@ -89,13 +91,20 @@ class Epochs:
             if weights.version == message.version:
                 weights.buckets[message.index] = message
 
+    def on_the_way(self) -> list[Weights]:
+        """Versions that are not published yet: the epoch's, and those that wait to begin."""
+        begun = [self.epoch.weights] if self.epoch else []
+        return [*begun, *self.arriving.values()]
+
     # ---- forward -------------------------------------------------------------------------
 
     def go_on(self, now_s: float) -> list[Effect]:
         """Whatever the state allows now: begin, move, activate."""
         effects = self._begin(now_s)
+        if self.epoch is not None:
+            effects += self.mover.prepare(self.epoch.weights)
         for lane in self.lanes.values():
-            effects += lane.next_bucket()
+            effects += self._move(lane)
         effects += self._activate_catching_up()
         return effects + self._cross_barrier(now_s)
 
@@ -114,9 +123,20 @@ class Epochs:
         self.arriving.clear()
         members = {name for name, lane in self.lanes.items() if lane.phase is Phase.IDLE}
         self.epoch = Epoch(newest, members, now_s)
-        effects += [self.lanes[name].begin(newest) for name in sorted(members)]
+        effects += [self._start(self.lanes[name], newest) for name in sorted(members)]
         deadline = Wake(f"deadline/{newest.version}", now_s + self.settings.epoch_deadline_s)
         return [*effects, deadline]
+
+    def _start(self, lane: Lane, target: Weights) -> Effect:
+        randomize = self.settings.check_weight_update_equal and lane.confirmed is None
+        return lane.begin(target, self.mover.num_moves(target), randomize=randomize)
+
+    def _move(self, lane: Lane) -> list[Effect]:
+        if lane.phase is not Phase.MOVING or lane.is_waiting:
+            return []
+        members = self.epoch.members if self.epoch else set()
+        names = sorted(members) if lane.engine in members else [lane.engine]
+        return self.mover.move(lane, [self.lanes[name] for name in names])
 
     def is_held_up(self) -> bool:
         """True when everything has arrived and only a hold stands before the activation."""
@@ -174,7 +194,8 @@ class Epochs:
         self.serving = epoch.weights
         self.num_published += 1
         published = self.published_word()
-        effects: list[Effect] = [Tell(name, published) for name in self.settings.listeners]
+        effects: list[Effect] = self.mover.published(self.serving)
+        effects += [Tell(name, published) for name in self.settings.listeners]
         effects.append(Tell("supervisor", self._metrics(epoch, now_s)))
         for lane in self.lanes.values():
             effects += self.reconcile(lane)
@@ -212,10 +233,10 @@ class Epochs:
         if epoch is not None and (epoch.is_activating or lane.engine in epoch.members):
             return []
         if self.serving is not None and lane.confirmed != self.serving.version:
-            return [lane.begin(self.serving)]
+            return [self._start(lane, self.serving)]
         if self.epoch is not None:
             self.epoch.members.add(lane.engine)
-            return [lane.begin(self.epoch.weights)]
+            return [self._start(lane, self.epoch.weights)]
         return []
 
     # ---- words ---------------------------------------------------------------------------
@@ -243,6 +264,7 @@ class Epochs:
     def _metrics(self, epoch: Epoch, now_s: float) -> StepRecorded:
         moved_s = epoch.moved_s if epoch.moved_s is not None else epoch.activated_s
         prepared_s = epoch.prepared_s if epoch.prepared_s is not None else moved_s
+        weights = epoch.weights
         metrics = {
             "perf/update_weights_time": now_s - epoch.since_s,
             "perf/update_weights_prepare_time": prepared_s - epoch.since_s,
@@ -250,9 +272,14 @@ class Epochs:
             "perf/update_weights_hold_time": epoch.activated_s - moved_s,
             "perf/update_weights_activate_time": now_s - epoch.activated_s,
             "perf/update_weights_pause_time": epoch.pause_s,
-            "perf/update_weights_wire_bytes": float(epoch.weights.num_bytes * len(epoch.members)),
+            "perf/update_weights_wire_bytes": float(
+                self.mover.wire_bytes(weights, len(epoch.members))
+            ),
             "perf/update_weights_skipped": float(self.num_skipped),
         }
+        if weights.written is not None:
+            metrics["perf/update_weights_density"] = weights.written.density
+            metrics["perf/update_weights_encode_cpu_time"] = weights.written.cpu_s
         if epoch.difference is not None:
             metrics["perf/canary_logprob_difference"] = epoch.difference
         return StepRecorded(source="publisher", step=epoch.weights.version, metrics=metrics)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from milepost.actors.effects import Effect, Fail, Tell, Wake
 from milepost.actors.publisher.epochs import Epochs
 from milepost.actors.publisher.lanes import Lane, Phase
+from milepost.actors.publisher.proofs import Proofs
 from milepost.messages.supervisor import EventReported
 
 TRIES_MAX = 3
@@ -18,6 +19,7 @@ class Failures:
     """Takes epochs back and engines out; see the module."""
 
     epochs: Epochs
+    proofs: Proofs
     num_failed: int = 0
 
     def lane_failed(self, lane: Lane, reason: str, now_s: float) -> list[Effect]:
@@ -42,6 +44,8 @@ class Failures:
         weights = epochs.epoch.weights
         weights.num_failures += 1
         self.num_failed += 1
+        for engine in epochs.epoch.members:
+            self.proofs.forget(engine)
         said = f"epoch of version {weights.version} failed (try {weights.num_failures}): {reason}"
         effects = [_event("epoch_failed", said), *epochs.abort(reason)]
         if weights.num_failures < TRIES_MAX and weights.is_complete:
@@ -118,6 +122,7 @@ class Failures:
         return [*effects, Wake(f"again/{engine}", now_s + self.epochs.settings.epoch_deadline_s)]
 
     def _leave(self, lane: Lane, now_s: float) -> list[Effect]:
+        self.proofs.forget(lane.engine)
         epoch = self.epochs.epoch
         if epoch is None or lane.engine not in epoch.members:
             return []

@@ -1,13 +1,17 @@
-"""One engine's way to a version: PREPARE, every bucket, then ACTIVATE when the epoch says so."""
+"""One engine's way to a version: PREPARE, every move, then ACTIVATE when the epoch says so."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
+from math import prod
 
 from milepost.actors.effects import Ask
-from milepost.messages.engine import ActivateEpoch, PauseMode, PrepareEpoch, WeightBucket
+from milepost.actors.publisher.works import VersionWritten
+from milepost.messages.bulk import ITEM_BYTES
+from milepost.messages.engine import ActivateEpoch, PauseMode, PrepareEpoch
 from milepost.messages.publisher import BucketReady, VersionReady
+from milepost.messages.shared import Message
 
 
 @dataclass(slots=True)
@@ -18,6 +22,10 @@ class Weights:
     since_s: float
     buckets: dict[int, BucketReady] = field(default_factory=dict)
     num_failures: int = 0
+    written: VersionWritten | None = None
+    """It is complete on the disk; the buckets are gone then (transport disk-delta)."""
+    is_writing: bool = False
+    num_writes: int = 0
 
     @property
     def version(self) -> int:
@@ -26,13 +34,27 @@ class Weights:
 
     @property
     def is_complete(self) -> bool:
-        """True when every bucket is here."""
-        return len(self.buckets) == self.ready.num_buckets
+        """True when every bucket is here, or has been written to the disk."""
+        return self.written is not None or len(self.buckets) == self.ready.num_buckets
 
     @property
     def num_bytes(self) -> int:
         """Of all tensors that have come."""
         return sum(tensor.nbytes for bucket in self.buckets.values() for tensor in bucket.tensors)
+
+    @property
+    def announced_bytes(self) -> int:
+        """Of all tensors that were announced."""
+        return sum(prod(spec.shape) * ITEM_BYTES[spec.dtype] for spec in self.ready.tensors)
+
+    def write_key(self) -> str:
+        """Key of the work that writes it now."""
+        return f"write/{self.version}/{self.num_writes}"
+
+    def was_written(self, written: VersionWritten) -> None:
+        """It is complete on the disk: its bytes are needed here no longer."""
+        self.written, self.is_writing = written, False
+        self.buckets.clear()
 
 
 class Phase(StrEnum):
@@ -58,66 +80,63 @@ class Lane:
     """The version it serves, as far as it confirmed."""
     num_failures: int = 0
     """Attempts in a row that did not bring it to a version."""
-    num_buckets_moved: int = 0
+    num_moves: int = 0
+    """Messages of MOVE on the way to the target."""
+    num_moved: int = 0
+    """Of these, how many were answered."""
+    was_compared: bool = False
+    """Every tensor was compared after its first version (`check_weight_update_equal`)."""
+    is_waiting: bool = False
+    """A question to the engine is open."""
     _token: int = 0
-    _is_waiting: bool = False
 
     def key(self) -> str:
         """Key of the open question; answers to older ones are recognised by their token."""
         return f"lane/{self.engine}/{self._token}"
 
-    def begin(self, target: Weights) -> Ask:
-        """Start over towards `target`, whatever was going on."""
-        self._token += 1
+    def begin(self, target: Weights, num_moves: int, *, randomize: bool) -> Ask:
+        """Start over towards `target`, whatever was going on.
+
+        Args:
+            target: the version.
+            num_moves: messages of MOVE that will follow.
+            randomize: see `PrepareEpoch`.
+        """
         self.target = target
         self.phase = Phase.PREPARING
-        self.num_buckets_moved = 0
-        self._is_waiting = True
+        self.num_moves, self.num_moved = num_moves, 0
         ready = target.ready
         prepare = PrepareEpoch(
-            version=ready.version, tensors=ready.tensors, num_buckets=ready.num_buckets
+            version=ready.version,
+            tensors=ready.tensors,
+            num_buckets=num_moves,
+            randomize=randomize,
         )
-        return Ask(self.engine, prepare, self.key())
+        return self.ask(prepare)
+
+    def ask(self, message: Message, deadline_s: float | None = None) -> Ask:
+        """A question about the target; answers to older ones mean nothing from now on."""
+        self._token += 1
+        self.is_waiting = True
+        return Ask(self.engine, message, self.key(), deadline_s)
 
     def answered(self) -> None:
         """The open question got a good answer: one step on."""
-        self._is_waiting = False
+        self.is_waiting = False
         if self.phase is Phase.PREPARING:
             self.phase = Phase.MOVING
         elif self.phase is Phase.MOVING:
-            self.num_buckets_moved += 1
-        if self.phase is Phase.MOVING and self._has_all:
+            self.num_moved += 1
+        if self.phase is Phase.MOVING and self.num_moved == self.num_moves:
             self.phase = Phase.MOVED
-
-    @property
-    def _has_all(self) -> bool:
-        return self.target is not None and self.num_buckets_moved == self.target.ready.num_buckets
-
-    def next_bucket(self) -> list[Ask]:
-        """Send the next bucket if it has come and the last one is answered."""
-        if self.phase is not Phase.MOVING or self._is_waiting:
-            return []
-        assert self.target is not None
-        bucket = self.target.buckets.get(self.num_buckets_moved)
-        if bucket is None:
-            return []
-        self._is_waiting = True
-        self._token += 1
-        message = WeightBucket(
-            version=bucket.version, index=bucket.index, names=bucket.names, tensors=bucket.tensors
-        )
-        return [Ask(self.engine, message, self.key())]
 
     def activate(self, mode: PauseMode) -> Ask:
         """Everything has arrived: switch."""
         assert self.phase is Phase.MOVED, self.phase
         assert self.target is not None
         self.phase = Phase.ACTIVATING
-        self._is_waiting = True
-        self._token += 1
         ready = self.target.ready
-        message = ActivateEpoch(version=ready.version, mode=mode, digest=ready.digest)
-        return Ask(self.engine, message, self.key())
+        return self.ask(ActivateEpoch(version=ready.version, mode=mode, digest=ready.digest))
 
     def confirm(self) -> None:
         """The engine serves its target."""
@@ -129,14 +148,14 @@ class Lane:
     def stop(self, phase: Phase) -> None:
         """Nothing more is under way; a late answer changes nothing."""
         self._token += 1
-        self._is_waiting = False
+        self.is_waiting = False
         self.target = None
         self.phase = phase
         if phase is Phase.GONE:
-            self.confirmed = None
+            self.confirmed, self.was_compared = None, False
 
     def __str__(self) -> str:
         """Engine, phase and progress."""
         if self.phase is Phase.MOVING and self.target:
-            return f"{self.engine} {self.num_buckets_moved}/{self.target.ready.num_buckets} buckets"
+            return f"{self.engine} {self.num_moved}/{self.num_moves} buckets"
         return f"{self.engine} {self.phase}"

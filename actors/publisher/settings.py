@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from milepost.actors.weights.transports import READS_TENSORS
 from milepost.configs.topology import Topology
 from milepost.messages.engine import PauseMode
 
@@ -21,10 +22,18 @@ class PublisherSettings:
     epoch_deadline_s: float
     canary: bool
     canary_difference_max: float
+    check_weight_update_equal: bool = False
+    reads_tensors: bool = True
+    """Engines can read their tensors back by name."""
+    transport: str = "direct"
+    delta_root: str = ""
+    """Folder of all versions (transport disk-delta)."""
+    life: str = "0"
+    """Different in each life of this process: names made of it were never used before."""
 
     @classmethod
-    def of(cls, topology: Topology) -> PublisherSettings:
-        """The settings of this topology."""
+    def of(cls, topology: Topology, *, delta_root: str = "", life: str = "0") -> PublisherSettings:
+        """The settings of this topology; for the others see the class."""
         publisher = topology.actors.publisher
         assert publisher is not None, "the topology has no publisher"
         listeners = [
@@ -40,4 +49,10 @@ class PublisherSettings:
             epoch_deadline_s=publisher.epoch_deadline_s,
             canary=publisher.canary,
             canary_difference_max=publisher.canary_difference_max,
+            check_weight_update_equal=publisher.check_weight_update_equal,
+            reads_tensors=topology.actors.engine is not None
+            and topology.actors.engine.kind in READS_TENSORS,
+            transport=publisher.transport,
+            delta_root=delta_root,
+            life=life,
         )

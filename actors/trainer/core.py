@@ -47,13 +47,7 @@ from milepost.actors.trainer.ranks import Ranks
 from milepost.actors.trainer.report import StepReport
 from milepost.actors.trainer.sure import SureWords
 from milepost.actors.trainer.trained import TrainedGroups
-from milepost.actors.trainer.works import (
-    Exported,
-    Saved,
-    ScoreTokens,
-    StepOutcome,
-    TrainBatch,
-)
+from milepost.actors.trainer.works import Exported, Saved, ScoreTokens, StepOutcome, TrainBatch
 from milepost.messages.buffer import Batch, StepTrained
 from milepost.messages.shared import Message
 from milepost.messages.supervisor import (
@@ -69,6 +63,7 @@ from milepost.messages.trainer import (
     RankOrder,
     RowsScored,
     ScoreRows,
+    SendVersion,
     VersionFailed,
     VersionPublished,
 )
@@ -161,6 +156,8 @@ class Trainer:
                 self.feed.taken(event)
             return self.words.handle(event, now_s)
         match event:
+            case WorkDone() if self.publishing.owns(key):
+                return self.publishing.sent(event)
             case WorkDone():
                 return self._worked(event, now_s)
             case Unanswered(_, to, reason) if key.startswith("publish/"):
@@ -175,10 +172,8 @@ class Trainer:
 
     def _received(self, source: str, message: Message, request: Request | None) -> list[Effect]:
         match message:
-            case VersionPublished():
-                self.publishing.confirmed(message.version, final=message.final)
-            case VersionFailed():
-                self.publishing.failed(message.version, message.reason)
+            case VersionPublished() | VersionFailed() | SendVersion():
+                return self.publishing.heard(message, request)
             case LedgerWritten():
                 self.trained.written(message.version)
             case PartChecked():

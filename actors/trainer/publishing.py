@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
-from milepost.actors.effects import Effect, Fail, Tell, Wake
+from milepost.actors.effects import Effect, Fail, Reply, Request, Tell, Wake, WorkDone
 from milepost.actors.trainer.plan import TrainerPlan
 from milepost.actors.trainer.ranks import Ranks
-from milepost.actors.trainer.works import Exported, ExportVersion
-from milepost.messages.trainer import RankOrder, VersionPublished
+from milepost.actors.trainer.works import Exported, ExportVersion, SendBuckets
+from milepost.messages.trainer import (
+    RankOrder,
+    SendVersion,
+    VersionFailed,
+    VersionPublished,
+    VersionSent,
+)
 
 FAILURES_MAX: Final = 3
 """Publications that may fail in a row; the publisher has tried each of them several times."""
@@ -38,6 +44,8 @@ class Publishing:
     last_reason: str = ""
     _since_s: float = 0.0
     _tells: int = 0
+    _sends: dict[str, tuple[Request, int]] = field(default_factory=dict)
+    """Broadcasts under way: who asked for them, and of which version."""
 
     @property
     def settled(self) -> bool:
@@ -52,7 +60,7 @@ class Publishing:
             return [Fail(f"{self.failures} publications failed, the last: {self.last_reason}")]
         self.pending, self.owed, self._since_s = version, False, now_s
         self._tells += 1
-        work = ExportVersion(f"export/{version}", version, final)
+        work = ExportVersion(f"export/{version}", version, final, self.published)
         return [
             *self.ranks.order(RankOrder.EXPORT, version, final=final, work=work),
             Wake("publish-late", now_s + self.plan.publish_s),
@@ -64,6 +72,32 @@ class Publishing:
         assert ready is not None, "rank 0 exports whole versions"
         messages = (ready, *exported.buckets)
         return [Tell(self.plan.publisher, message, self._key) for message in messages]
+
+    def heard(
+        self, message: VersionPublished | VersionFailed | SendVersion, request: Request | None
+    ) -> list[Effect]:
+        """A word of the publisher's."""
+        match message:
+            case VersionPublished():
+                self.confirmed(message.version, final=message.final)
+            case VersionFailed():
+                self.failed(message.version, message.reason)
+            case SendVersion(version=version, group=group):
+                assert request is not None
+                key = f"send/{group}"
+                self._sends[key] = (request, version)
+                return [SendBuckets(key, version, group, message.world_size, message.deadline_s)]
+        return []
+
+    def owns(self, key: str) -> bool:
+        """The key is of a broadcast under way."""
+        return key in self._sends
+
+    def sent(self, event: WorkDone) -> list[Effect]:
+        """A broadcast has ended, well or not; that one failed is the publisher's to judge."""
+        request, version = self._sends.pop(event.key)
+        word = VersionSent(version=version, ok=not event.error, reason=event.error)
+        return [Reply(request, word)]
 
     @property
     def _key(self) -> str:

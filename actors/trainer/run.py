@@ -11,7 +11,7 @@ from milepost.actors.trainer.core import Trainer
 from milepost.actors.trainer.follower import Follower
 from milepost.actors.trainer.plan import TrainerPlan
 from milepost.actors.trainer.trained import TrainedGroups
-from milepost.actors.trainer.works import CheckBatch
+from milepost.actors.trainer.works import CheckBatch, SendBuckets
 
 if TYPE_CHECKING:
     from milepost.actors.context import ActorContext
@@ -30,6 +30,8 @@ class Hands:
     def __init__(self) -> None:
         self._torch = ThreadPoolExecutor(1, thread_name_prefix="torch")
         self._door = ThreadPoolExecutor(1, thread_name_prefix="door")
+        # A broadcast waits for engines; a step being computed must not.
+        self._sender = ThreadPoolExecutor(1, thread_name_prefix="send")
         self._workshop: Workshop | None = None
 
     async def open(self, context: ActorContext) -> Workshop:
@@ -44,11 +46,14 @@ class Hands:
         if isinstance(work, CheckBatch):
             return await loop.run_in_executor(self._door, _check, work)
         assert self._workshop is not None, "work before the workshop is open"
+        if isinstance(work, SendBuckets):
+            return await loop.run_in_executor(self._sender, self._workshop.send, work)
         return await loop.run_in_executor(self._torch, self._workshop.perform, work)
 
     def close(self) -> None:
         """Finish what has begun, forget what has not, leave the group of ranks."""
         self._door.shutdown(cancel_futures=True)
+        self._sender.shutdown(wait=False, cancel_futures=True)
         if self._workshop is not None:
             self._torch.submit(self._workshop.close)
         self._torch.shutdown()

@@ -88,10 +88,25 @@ class TrainBatch(Work):
 
 @dataclass(frozen=True, slots=True)
 class ExportVersion(Work):
-    """Gives an `Exported`. Collective."""
+    """Gives an `Exported`. Collective.
+
+    Attributes:
+        published: what engines serve meanwhile, which may have to be sent once more.
+    """
 
     version: int
     final: bool
+    published: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SendBuckets(Work):
+    """Broadcast a version that was exported; the fields are those of `SendVersion`. Gives None."""
+
+    version: int
+    group: str
+    world_size: int
+    deadline_s: float
 
 
 @dataclass(frozen=True, slots=True)

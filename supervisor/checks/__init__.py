@@ -38,6 +38,7 @@ from milepost.supervisor.checks.machine import (
 from milepost.supervisor.checks.mailboxes import host_is_ours, place_exists, tcp_is_private
 from milepost.supervisor.checks.parts import parts_are_known
 from milepost.supervisor.checks.resume import resume_goes_on
+from milepost.supervisor.checks.transports import checksum_is_installed, transport_fits
 from milepost.supervisor.checks.wiring import (
     actors_fit,
     evaluation_is_possible,
@@ -80,6 +81,7 @@ CHECKS: Final = (
     Check("devices have names that exist", READING, devices_are_named),
     Check("the HTTP door is open to agents and closed to others", READING, http_door_is_safe),
     Check("engines that are servers are told things once", READING, servers_are_told_once),
+    Check("weights can travel between this trainer and these engines", READING, transport_fits),
     Check(
         "the evaluator has prompts of its own and something to do", READING, evaluation_is_possible
     ),
@@ -95,6 +97,7 @@ CHECKS: Final = (
     Check("every line of the prompt files is a prompt", FILES, prompts_are_readable),
     Check("no held-out prompt of a file is trained on", FILES, held_out_is_apart),
     Check("the interpreter of SGLang exists", FILES, servers_can_start),
+    Check("the checksum of weight versions is installed", FILES, checksum_is_installed),
     Check("the sockets of every actor have paths that fit", FILES, sockets_fit),
     Check("tcp mailboxes are encrypted and ask for a key of the run", FILES, tcp_is_private),
     Check("tcp mailboxes have an address of this machine", FILES, host_is_ours),

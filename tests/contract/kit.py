@@ -44,6 +44,7 @@ from milepost.actors.engine.interface import (
     Switched,
     SwitchWeights,
 )
+from milepost.actors.engine.receiving import Receiver
 from milepost.configs.actors import EngineConfig
 from milepost.configs.sglang import SGLangConfig
 from milepost.messages.engine import PauseMode
@@ -141,7 +142,10 @@ def make_backend(folder: Path, config: EngineConfig, run_folder: Path, **needs: 
     if config.kind == "embedded":
         from milepost.actors.engine.embedded.backend import EmbeddedBackend
 
-        return EmbeddedBackend(folder, config, dtype=DTYPE, context_tokens=CONTEXT)
+        receiver = Receiver(run_folder / "local", baseline=folder, device=config.device)
+        return EmbeddedBackend(
+            folder, config, dtype=DTYPE, context_tokens=CONTEXT, receiver=receiver
+        )
     from milepost.actors.engine.sglang.backend import SGLangBackend
     from milepost.actors.engine.sglang.launch import Place
     from milepost.actors.engine.sglang.started import Needs, start

@@ -20,6 +20,8 @@ from milepost.actors.publisher.epochs import Epochs
 from milepost.actors.publisher.failures import Failures
 from milepost.actors.publisher.holds import Holds
 from milepost.actors.publisher.lanes import Lane
+from milepost.actors.publisher.movers import mover_of
+from milepost.actors.publisher.proofs import Proofs
 from milepost.actors.publisher.settings import PublisherSettings
 from milepost.actors.rollout.core import Rollout
 from milepost.actors.rollout.cursor import PromptOrder
@@ -183,5 +185,7 @@ def publisher_with(
 ) -> Publisher:
     """Ours, with one part exchanged."""
     holds = holds_kind()
-    epochs = epochs_kind(settings, {name: Lane(name) for name in settings.engines}, holds)
-    return Publisher(settings, holds, epochs, Failures(epochs))
+    lanes = {name: Lane(name) for name in settings.engines}
+    epochs = epochs_kind(settings, lanes, holds, mover_of(settings))
+    proofs = Proofs(settings)
+    return Publisher(settings, holds, epochs, Failures(epochs, proofs), proofs)

@@ -211,14 +211,15 @@ def state_of(core: object) -> str:
         case Publisher():
             epochs = core.epochs
             lanes = [
-                (name, str(lane), lane.confirmed, lane._is_waiting)
+                (name, str(lane), lane.confirmed, lane.is_waiting)
                 for name, lane in epochs.lanes.items()
             ]
             epoch = epochs.epoch
             under_way = epoch and (sorted(epoch.members), epoch.is_activating)
             weights = [*epochs.arriving.values(), epochs.serving, epoch and epoch.weights]
             come = [(each.version, sorted(each.buckets)) for each in weights if each]
-            return repr((lanes, under_way, come, sorted(epochs.arriving)))
+            proofs = sorted((name, each.step) for name, each in core.proofs._open.items())
+            return repr((lanes, under_way, come, sorted(epochs.arriving), proofs))
         case Trainer():
             return repr((core.version, core.trained, core._training is None, core._next is None))
         case Engine():

@@ -41,10 +41,13 @@ class Canary:
 
 CANARIES = {
     "a buffer that tells before it writes": Canary(
-        Variant(buffer=naive.TellsBeforeItWrites.of), BUFFER_DIES, ".", first=60
+        Variant(buffer=naive.TellsBeforeItWrites.of), BUFFER_DIES, ".", first=178
     ),
     "a buffer that forgets what it handed out": Canary(
-        Variant(buffer=naive.ForgetsWhatWasHandedOut.of), BUFFER_DIES, "trained twice|next one is"
+        Variant(buffer=naive.ForgetsWhatWasHandedOut.of),
+        BUFFER_DIES,
+        "trained twice|next one is",
+        first=128,
     ),
     "a member counted twice (33 of 32)": Canary(
         Variant(buffer=naive.CountsMembersNotNames.of), DEATHS, r"g\d+"
@@ -73,7 +76,7 @@ CANARIES = {
         Variant(
             publisher=partial(naive.publisher_with, epochs_kind=naive.PublishesAtTheFirstAnswer)
         ),
-        CALM,
+        BLOCKS,
         "is published and engine",
     ),
     "activated while the version is held": Canary(

@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from threading import Condition
 from typing import Final
@@ -34,11 +35,15 @@ from milepost.actors.engine.interface import (
     OpenEpoch,
     Order,
     Outcome,
+    PullWeights,
+    ReadDigests,
+    ReceiveWeights,
     ScoreOrder,
     StageBucket,
     Switched,
     SwitchWeights,
 )
+from milepost.actors.engine.receiving import Receiver
 from milepost.configs.actors import EngineConfig
 
 _SWITCH_INTERVAL_S: Final = 0.0005
@@ -64,14 +69,22 @@ class EmbeddedBackend:
         config: `[actors.engine]`.
         dtype: `float32` or `bfloat16`.
         context_tokens: most tokens of one row.
+        receiver: takes whole versions in.
 
     Raises:
         UnsupportedModelError: an architecture that is not computed.
     """
 
     def __init__(
-        self, folder: Path, config: EngineConfig, *, dtype: str, context_tokens: int
+        self,
+        folder: Path,
+        config: EngineConfig,
+        *,
+        dtype: str,
+        context_tokens: int,
+        receiver: Receiver,
     ) -> None:
+        self._receiver = receiver
         torch.set_num_threads(config.threads)
         shape = read_shape(folder)
         torch_dtype: torch.dtype = getattr(torch, dtype)
@@ -134,9 +147,18 @@ class EmbeddedBackend:
         staging = self._engine.staging
         match work:
             case OpenEpoch():
-                await loop.run_in_executor(self._stager, staging.open, work.tensors)
+                opening = partial(staging.open, work.tensors, randomize=work.randomize)
+                await loop.run_in_executor(self._stager, opening)
             case StageBucket():
                 await loop.run_in_executor(self._stager, staging.write, work.names, work.tensors)
+            case PullWeights():
+                pull = self._receiver.pull
+                await loop.run_in_executor(self._stager, pull, work, staging.write)
+            case ReceiveWeights():
+                receive = self._receiver.receive
+                await loop.run_in_executor(self._stager, receive, work, staging.write)
+            case ReadDigests():
+                return await loop.run_in_executor(self._stager, staging.digests, work.names)
             case DropEpoch():
                 await loop.run_in_executor(self._stager, staging.drop)
             case SwitchWeights():

@@ -127,6 +127,14 @@ class Parameters:
             window = window[0]
         return np.ascontiguousarray(_as_array(window.cpu()))
 
+    def randomize(self) -> None:
+        """Fill every tensor with random bytes of no seed: nothing can agree with them by chance."""
+        generator = np.random.default_rng()
+        for name, window in self._windows.items():
+            bits = np.dtype("u2" if self._dtype == torch.bfloat16 else "u4")
+            values = generator.integers(0, 1 << (8 * bits.itemsize), tuple(window.shape), bits)
+            self.write(name, values if bits.itemsize == 2 else values.view("<f4"))
+
     # ---- layout --------------------------------------------------------------------------
 
     def _spec(self, name: str) -> TensorSpec:

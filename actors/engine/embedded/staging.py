@@ -43,10 +43,17 @@ class Staging:
         self._num_hashed = 0
         self._hash = xxhash.xxh3_128()
 
-    def open(self, tensors: tuple[TensorSpec, ...]) -> None:
-        """Begin a version made of `tensors`; one that was open is forgotten."""
+    def open(self, tensors: tuple[TensorSpec, ...], *, randomize: bool = False) -> None:
+        """Begin a version made of `tensors`; one that was open is forgotten.
+
+        Args:
+            tensors: that will be written.
+            randomize: fill them with random bytes first: what never comes cannot look right.
+        """
         self.drop()
         self._open = self._spare or self._make()
+        if randomize:
+            self._open.randomize()
         self._spare = None
         self._order = tensors
         self._missing = {spec.name for spec in tensors}
@@ -82,6 +89,11 @@ class Staging:
             raise EpochError(f"{len(self._missing)} tensors never came: {some}")
         if (found := self._hash.hexdigest()) != digest:
             raise EpochError(f"staged weights have digest {found}, the epoch says {digest}")
+
+    def digests(self, names: tuple[str, ...]) -> tuple[str, ...]:
+        """xxh3-128 hex of these tensors, read back from the fused weights that serve."""
+        assert self.serving is not None, "digests before the first version"
+        return tuple(xxhash.xxh3_128_hexdigest(self.serving.read(name).data) for name in names)
 
     def switch(self) -> None:
         """Serve what was staged; the weights that served become the next version's room."""

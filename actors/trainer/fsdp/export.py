@@ -30,6 +30,8 @@ class Weights(NamedTuple):
     buckets: tuple[BucketReady, ...]
     digest: str
     """xxh3-128 hex over name (UTF-8) and bytes of each tensor, in order."""
+    tensor_digests: tuple[str, ...]
+    """xxh3-128 hex over the bytes of each tensor."""
 
 
 def export_tensors(
@@ -72,7 +74,8 @@ def cut_buckets(tensors: dict[str, Tensor], *, version: int, bytes_max: int) -> 
     specs = tuple(
         TensorSpec(name=name, dtype=bulk.dtype, shape=bulk.shape) for name, bulk in bulks.items()
     )
-    return Weights(specs, buckets, digest(bulks.items()))
+    each = tuple(xxhash.xxh3_128_hexdigest(bulk.data) for bulk in bulks.values())
+    return Weights(specs, buckets, digest(bulks.items()), each)
 
 
 def digest(named: Iterable[tuple[str, Bulk]]) -> str:

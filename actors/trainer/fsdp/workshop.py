@@ -26,6 +26,7 @@ from milepost.actors.trainer.fsdp.learner import Learner, LearnerSettings
 from milepost.actors.trainer.fsdp.memory import keep_freed_memory
 from milepost.actors.trainer.fsdp.model import ModelRefused, PackedPolicy, load_model
 from milepost.actors.trainer.fsdp.optimizer import Optimizer
+from milepost.actors.trainer.fsdp.sender import Sender
 from milepost.actors.trainer.fsdp.shard import ShardedPolicy
 from milepost.actors.trainer.losses.objective import Objective
 from milepost.actors.trainer.rows import read_batch
@@ -35,6 +36,7 @@ from milepost.actors.trainer.works import (
     SaveCheckpoint,
     Saved,
     ScoreTokens,
+    SendBuckets,
     TrainBatch,
 )
 from milepost.configs.run import AlgorithmConfig
@@ -95,6 +97,11 @@ class Workshop:
         )
         self._learner = _make_learner(topology, self._source, self._group)
         self._probes = probe_rows(self._learner.policy.module.vocabulary)
+        publisher = topology.actors.publisher
+        broadcasts = publisher is not None and publisher.transport == "broadcast"
+        self._sender = Sender(trainer.device) if broadcasts and self._group.leads else None
+        self._moved = False
+        """An optimizer step changed the weights since the last export."""
         self.meta: CheckpointMeta | None = None
         if bench.resume_step is not None:
             folder = bench.run_folder / CHECKPOINTS / folder_name(bench.resume_step)
@@ -134,9 +141,12 @@ class Workshop:
         match work:
             case TrainBatch(_, batch):
                 minibatches = read_batch(batch, self._topology.algorithm)
-                return self._learner.train(minibatches, batch.step)
-            case ExportVersion(_, version, final):
-                return self._export(version, final=final)
+                outcome = self._learner.train(minibatches, batch.step)
+                metrics = outcome.metrics
+                self._moved |= metrics["train/grad_norm"] > 0 and metrics["train/lr"] > 0
+                return outcome
+            case ExportVersion():
+                return self._export(work)
             case SaveCheckpoint():
                 return self._save(work)
             case ScoreTokens(_, rows, temperature):
@@ -144,16 +154,27 @@ class Workshop:
             case _:
                 raise TypeError(f"no such work: {work}")
 
+    def send(self, work: SendBuckets) -> None:
+        """Broadcast a version; another thread may train meanwhile.
+
+        Raises:
+            BroadcastFailed: an engine did not come, or left.
+        """
+        assert self._sender is not None, "a broadcast without the transport"
+        self._sender.send(work)
+
     def close(self) -> None:
         """Leave the group of ranks."""
         self._group.close()
 
-    def _export(self, version: int, *, final: bool) -> Exported:
+    def _export(self, work: ExportVersion) -> Exported:
         started = time.perf_counter()
+        version = work.version
         publisher = self._topology.actors.publisher
         assert publisher is not None, "a version is exported for a publisher"
         probed = self._learner.score(self._probes, 1.0)
         tensors = export_tensors(self._learner.policy, self._group, self._dtype)
+        trained, self._moved = self._moved, False
         if not self._group.leads:
             return Exported(None, (), time.perf_counter() - started)
         weights = cut_buckets(tensors, version=version, bytes_max=publisher.bucket_bytes_max)
@@ -162,11 +183,17 @@ class Workshop:
             tensors=weights.tensors,
             num_buckets=len(weights.buckets),
             digest=weights.digest,
-            final=final,
+            tensor_digests=weights.tensor_digests,
+            trained=trained,
+            rendezvous=self._sender.address if self._sender else "",
+            final=work.final,
             probe_rows=tuple(to_bulk(row) for row in self._probes),
             probe_logprobs=tuple(to_bulk(row) for row in probed),
         )
-        return Exported(ready, weights.buckets, time.perf_counter() - started)
+        buckets = weights.buckets
+        if self._sender is not None:
+            buckets = self._sender.keep(version, buckets, published=work.published)
+        return Exported(ready, buckets, time.perf_counter() - started)
 
     def _save(self, work: SaveCheckpoint) -> Saved:
         started = time.perf_counter()

@@ -37,6 +37,7 @@ from milepost.actors.engine.interface import (
     Switched,
     SwitchWeights,
 )
+from milepost.actors.engine.receiving import Receiver
 from milepost.configs.actors import EngineConfig
 from milepost.messages.engine import PauseMode
 from milepost.messages.shared import FinishReason, SamplingParams
@@ -48,7 +49,10 @@ class Served:
     def __init__(self, folder: Path) -> None:
         (folder / "config.json").write_text(json.dumps(tiny_config()))
         config = EngineConfig(slots=8, running_max=8, prefill_tokens_max=64)
-        self.backend = EmbeddedBackend(folder, config, dtype="float32", context_tokens=256)
+        receiver = Receiver(folder / "local", baseline=folder, device="cpu")
+        self.backend = EmbeddedBackend(
+            folder, config, dtype="float32", context_tokens=256, receiver=receiver
+        )
         self.outcomes: dict[str, Outcome] = {}
         self._loop = asyncio.get_running_loop()
         self._arrived = asyncio.Event()

@@ -1,0 +1,210 @@
+"""How a version gets to one engine: the transports as the publisher's core sees them. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from milepost.actors.effects import Ask, Effect
+from milepost.actors.publisher.lanes import Lane, Phase, Weights
+from milepost.actors.publisher.settings import PublisherSettings
+from milepost.actors.publisher.works import ConfirmVersion, WriteVersion
+from milepost.messages.engine import PullVersion, ReceiveVersion, WeightBucket
+from milepost.messages.trainer import SendVersion
+
+
+class Mover(Protocol):
+    """One transport.
+
+    Attributes:
+        keeps_buckets: the publisher holds the bytes of the served version, for engines that start
+            again; otherwise somebody else can send it once more.
+    """
+
+    keeps_buckets: bool
+
+    def num_moves(self, weights: Weights) -> int:
+        """Messages of MOVE that an engine gets."""
+        ...
+
+    def prepare(self, weights: Weights) -> list[Effect]:
+        """What must be done once before the version can be moved to anybody; safe to call again."""
+        ...
+
+    def move(self, lane: Lane, together: Sequence[Lane]) -> list[Effect]:
+        """The next message of MOVE for this engine, if it can go out now.
+
+        Args:
+            lane: in MOVING, with no open question.
+            together: every lane on its way to the same version in the same transaction.
+        """
+        ...
+
+    def published(self, weights: Weights) -> list[Effect]:
+        """Every engine serves the version."""
+        ...
+
+    def wire_bytes(self, weights: Weights, num_engines: int) -> int:
+        """Bytes that the publication moved."""
+        ...
+
+
+@dataclass(slots=True)
+class Direct:
+    """Buckets in messages, their bytes in shared memory where both ends share a host."""
+
+    keeps_buckets: bool = True
+
+    def num_moves(self, weights: Weights) -> int:
+        """One for each bucket."""
+        return weights.ready.num_buckets
+
+    def prepare(self, weights: Weights) -> list[Effect]:
+        """Nothing: buckets go out as they come."""
+        del weights
+        return []
+
+    def move(self, lane: Lane, together: Sequence[Lane]) -> list[Effect]:
+        """The next bucket, if it has come."""
+        del together
+        assert lane.target is not None
+        bucket = lane.target.buckets.get(lane.num_moved)
+        if bucket is None:
+            return []
+        message = WeightBucket(
+            version=bucket.version, index=bucket.index, names=bucket.names, tensors=bucket.tensors
+        )
+        return [lane.ask(message)]
+
+    def published(self, weights: Weights) -> list[Effect]:
+        """Nothing."""
+        del weights
+        return []
+
+    def wire_bytes(self, weights: Weights, num_engines: int) -> int:
+        """Every tensor, to every engine."""
+        return weights.num_bytes * num_engines
+
+
+@dataclass(slots=True)
+class DiskDelta:
+    """The publisher writes what changed; every host patches its own copy."""
+
+    settings: PublisherSettings
+    keeps_buckets: bool = False
+
+    def num_moves(self, weights: Weights) -> int:
+        """One: the version as a whole."""
+        del weights
+        return 1
+
+    def prepare(self, weights: Weights) -> list[Effect]:
+        """Write the version, once every bucket has come."""
+        if weights.written is not None or weights.is_writing or not weights.is_complete:
+            return []
+        weights.is_writing = True
+        weights.num_writes += 1
+        buckets = tuple(weights.buckets[index] for index in sorted(weights.buckets))
+        return [WriteVersion(weights.write_key(), weights.ready, buckets)]
+
+    def move(self, lane: Lane, together: Sequence[Lane]) -> list[Effect]:
+        """The whole version, once it is on the disk."""
+        del together
+        assert lane.target is not None
+        if lane.target.written is None:
+            return []
+        message = PullVersion(version=lane.target.version, root=self.settings.delta_root)
+        return [lane.ask(message, deadline_s=self.settings.epoch_deadline_s)]
+
+    def published(self, weights: Weights) -> list[Effect]:
+        """The next version stands on this one."""
+        return [ConfirmVersion(f"confirm/{weights.version}", weights.version)]
+
+    def wire_bytes(self, weights: Weights, num_engines: int) -> int:
+        """Written once, read by every engine's host."""
+        del num_engines
+        return weights.written.file_bytes if weights.written else 0
+
+
+@dataclass(slots=True)
+class Broadcast:
+    """The rank that exported sends every bucket to all engines at once, through torch.distributed.
+
+    A transaction's engines and the sender meet under a name that was never used before, so a member
+    that died, or was late for an earlier one, cannot take part in this one.
+    """
+
+    settings: PublisherSettings
+    keeps_buckets: bool = False
+    num_groups: int = 0
+    _assigned: dict[str, ReceiveVersion] = field(default_factory=dict)
+
+    def num_moves(self, weights: Weights) -> int:
+        """One: the meeting as a whole."""
+        del weights
+        return 1
+
+    def prepare(self, weights: Weights) -> list[Effect]:
+        """Nothing: the sender has the version already."""
+        del weights
+        return []
+
+    def move(self, lane: Lane, together: Sequence[Lane]) -> list[Effect]:
+        """Join the meeting; it is called once every member took PREPARE."""
+        assert lane.target is not None
+        weights = lane.target
+        deadline_s = self.settings.epoch_deadline_s
+        effects: list[Effect] = []
+        mine = self._assigned.pop(lane.engine, None)
+        if mine is None or mine.version != weights.version:
+            ready = all(one.phase is Phase.MOVING and not one.is_waiting for one in together)
+            if not ready or not weights.is_complete:
+                return []
+            effects.append(self._meet(weights, together))
+            mine = self._assigned.pop(lane.engine)
+        return [*effects, lane.ask(mine, deadline_s=deadline_s)]
+
+    def published(self, weights: Weights) -> list[Effect]:
+        """Nothing."""
+        del weights
+        return []
+
+    def wire_bytes(self, weights: Weights, num_engines: int) -> int:
+        """Every tensor, to every engine."""
+        return weights.announced_bytes * num_engines
+
+    def _meet(self, weights: Weights, together: Sequence[Lane]) -> Effect:
+        self.num_groups += 1
+        group = f"{self.settings.life}-{self.num_groups}-v{weights.version}"
+        buckets = tuple(weights.buckets[index].names for index in sorted(weights.buckets))
+        engines = sorted(lane.engine for lane in together)
+        for rank, engine in enumerate(engines, start=1):
+            self._assigned[engine] = ReceiveVersion(
+                version=weights.version,
+                rendezvous=weights.ready.rendezvous,
+                group=group,
+                rank=rank,
+                world_size=len(engines) + 1,
+                deadline_s=self.settings.epoch_deadline_s,
+                buckets=buckets,
+            )
+        send = SendVersion(
+            version=weights.version,
+            group=group,
+            world_size=len(engines) + 1,
+            deadline_s=self.settings.epoch_deadline_s,
+        )
+        key = f"send/{weights.version}/{self.num_groups}"
+        return Ask(self.settings.leader, send, key, self.settings.epoch_deadline_s)
+
+
+def mover_of(settings: PublisherSettings) -> Mover:
+    """The transport that the topology names."""
+    match settings.transport:
+        case "disk-delta":
+            return DiskDelta(settings)
+        case "broadcast":
+            return Broadcast(settings)
+        case _:
+            return Direct()

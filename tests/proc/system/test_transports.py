@@ -1,0 +1,62 @@
+"""Whole runs whose weights travel another way than through messages."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from proc.system.conftest import Launch
+from proc.system.harness import Start, SystemRun
+
+pytestmark = pytest.mark.timeout(400)
+STEPS = 3
+WORDS = (
+    *("--set", "actors.publisher.check_weight_update_equal=true"),
+    *("--set", "actors.publisher.delta.keep=2"),
+    *("--set", "actors.engine.replicas=2"),
+    # Rewards of so short a warm-up are often all equal; this moves the weights all the same.
+    *("--set", "algorithm.entropy_coef=0.01"),
+)
+
+
+def publications(run: SystemRun) -> list[dict[str, float]]:
+    return [line for line in run.lines("metrics.jsonl") if line["source"] == "publisher"]
+
+
+def check(run: SystemRun) -> list[dict[str, float]]:
+    """The run ended well, and every publication was proven with the trainer's own numbers."""
+    assert run.end() == 0, run.text
+    assert run.events("canary") == run.events("epoch_failed") == run.events("killed") == []
+    published = publications(run)
+    assert [published[at]["step"] for at in (0, -1)] == [0, STEPS]
+    for line in published:
+        assert line["perf/canary_logprob_difference"] <= 1e-4
+        assert line["perf/update_weights_pause_time"] < line["perf/update_weights_time"]
+    return published
+
+
+def test_a_run_whose_weights_travel_over_a_disk(
+    tmp_path: Path, checkpoint: Path, launch: Launch
+) -> None:
+    """Only what changed is written, and the host's copy ends as the served version."""
+    words = ("--set", 'actors.publisher.transport="disk-delta"', *WORDS)
+    run = launch(Start(tmp_path, checkpoint, steps=STEPS, words=words))
+    published = check(run)
+    assert published[0]["perf/update_weights_density"] == 0.0, (
+        "both sides begin with one checkpoint"
+    )
+    assert 0.0 < published[-1]["perf/update_weights_density"] < 1.0
+    assert published[-1]["perf/update_weights_wire_bytes"] > 0.0
+    confirmed = run.json("weights/confirmed.json")
+    (copy,) = (run.folder / "weights_local").iterdir()
+    assert run.json(str((copy / "state.json").relative_to(run.folder))) == confirmed
+    assert confirmed["version"] == STEPS
+
+
+def test_a_run_whose_weights_are_broadcast(
+    tmp_path: Path, checkpoint: Path, launch: Launch
+) -> None:
+    """Trainer and both engines meet once for each version, over gloo."""
+    words = ("--set", 'actors.publisher.transport="broadcast"', *WORDS[:2], *WORDS[4:])
+    published = check(launch(Start(tmp_path, checkpoint, steps=STEPS, words=words)))
+    assert all(line["perf/update_weights_wire_bytes"] > 0.0 for line in published)
