@@ -72,13 +72,20 @@ class DeltaWriter:
         settings: where, and how.
         specs: every tensor of every version, sorted by name.
         first: the version that will be written first in this life of the run.
+        encoder: what encodes.
 
     Raises:
         ManifestError: the version is not made of what the baseline is made of.
         LineageError, PayloadError: what lies in the folder cannot be read.
     """
 
-    def __init__(self, settings: DeltaSettings, specs: tuple[TensorSpec, ...], first: int) -> None:
+    def __init__(
+        self,
+        settings: DeltaSettings,
+        specs: tuple[TensorSpec, ...],
+        first: int,
+        encoder: type[Encoder] = Encoder,
+    ) -> None:
         if list(specs) != sorted(specs, key=lambda spec: spec.name):
             raise ManifestError("tensors of a version must come sorted by name")
         places = read_checkpoint(settings.baseline)
@@ -96,7 +103,7 @@ class DeltaWriter:
         """Index of the arena with the confirmed bytes."""
         self._incoming: tuple[State, Artifact] | None = None
         self._state = self._restore(first)
-        self._encoder = Encoder(
+        self._encoder = encoder(
             self._arenas,
             workers=settings.workers,
             encoding=settings.encoding,

@@ -61,16 +61,18 @@ class Encoder:
         self, arenas: tuple[Arena, Arena], *, workers: int, encoding: Encoding, checksum: str
     ) -> None:
         layout = arenas[0].layout
+        self._arenas = arenas
         self._shares = plan_shares(layout, workers)
         descriptors = (arenas[0].descriptor, arenas[1].descriptor)
-        setup = Setup(
+        self._setup = Setup(
             specs=tuple(layout.specs.values()),
             descriptors=descriptors,
             encoding=encoding,
             checksum=checksum,
         )
-        self._workers = [_Worker(setup) for _ in self._shares]
-        self._threads = ThreadPoolExecutor(len(self._workers), thread_name_prefix="encode")
+        self._workers: list[_Worker] = []
+        """Started by the first version."""
+        self._threads = ThreadPoolExecutor(len(self._shares), thread_name_prefix="encode")
 
     def encode(self, folder: Path, *, old: int, new: int, deadline_s: float) -> Encoded:
         """Write the shards of one version; the index is the caller's.
@@ -84,6 +86,8 @@ class Encoder:
         Raises:
             EncodeFailed: a worker died, was too slow, or could not write.
         """
+        if not self._workers:
+            self._workers = [_Worker(self._setup) for _ in self._shares]
         running = []
         for number, (worker, names) in enumerate(zip(self._workers, self._shares, strict=True)):
             # Renamed once it is known how many have anything to say.
@@ -93,7 +97,7 @@ class Encoder:
         done = [(Path(path), future.result()) for path, future in running]
         if errors := [each.error for _, each in done if each.error]:
             raise EncodeFailed("; ".join(errors))
-        return _name_shards([(path, each) for path, each in done if each.file_bytes])
+        return name_shards([(path, each) for path, each in done if each.file_bytes])
 
     def close(self) -> None:
         """Kill every worker."""
@@ -158,7 +162,8 @@ def plan_shares(layout: Layout, workers: int) -> list[tuple[str, ...]]:
     return [tuple(share) for share in shares]
 
 
-def _name_shards(done: list[tuple[Path, ShareDone]]) -> Encoded:
+def name_shards(done: list[tuple[Path, ShareDone]]) -> Encoded:
+    """Give shards their final names, which say how many there are."""
     weight_map: dict[str, str] = {}
     encodings: dict[str, str] = {}
     num_changed = 0

@@ -12,6 +12,7 @@ from safetensors.numpy import save_file
 
 from milepost.actors.arrays import to_bulk
 from milepost.actors.weights.delta_writer import Artifact, DeltaSettings, DeltaWriter
+from milepost.actors.weights.encoder import Encoder
 from milepost.actors.weights.local_copy import Brought, LocalCopy
 from milepost.actors.weights.manifest import digest_of
 from milepost.actors.weights.payloads import Encoding
@@ -68,6 +69,7 @@ class Scene:
     workers: int = 1
     tensors: Tensors = field(default_factory=dict)
     writer: DeltaWriter | None = None
+    encoder_kind: type[Encoder] = Encoder
 
     def __post_init__(self) -> None:
         self.tensors = checkpoint(self.root / "baseline")
@@ -85,7 +87,7 @@ class Scene:
             keep=self.keep,
             deadline_s=60.0,
         )
-        self.writer = DeltaWriter(settings, specs_of(self.tensors), first)
+        self.writer = DeltaWriter(settings, specs_of(self.tensors), first, self.encoder_kind)
         return self.writer
 
     def write(self, version: int, tensors: Tensors | None = None) -> Artifact:
