@@ -250,6 +250,11 @@ class Shell:
             old.cancel()
 
         def woken() -> None:
+            # The loop counts whole milliseconds, from when it last looked at the clock: it may be
+            # early, and whoever is woken before the time finds nothing due and waits for ever.
+            if (left_s := effect.at_s - time.monotonic()) > 0:
+                self._timers[effect.key] = self._loop.call_later(left_s, woken)
+                return
             del self._timers[effect.key]
             self._handle(Woken(effect.key))
 

@@ -6,10 +6,21 @@ import asyncio
 from typing import Any
 
 import msgspec
+import uvloop
 from proc.bus.harness import until
 
 from milepost.actors.context import ActorContext
-from milepost.actors.effects import Ask, Effect, Event, Received, Unanswered, Work, WorkDone
+from milepost.actors.effects import (
+    Ask,
+    Effect,
+    Event,
+    Received,
+    Unanswered,
+    Wake,
+    Woken,
+    Work,
+    WorkDone,
+)
 from milepost.configs.spec import ActorSpec
 from milepost.configs.topology import Topology
 from milepost.messages.bus import Bus, BusLimits
@@ -97,6 +108,56 @@ class Worker(Asker):
         self.told.append(event)
         self.is_done.set()
         return []
+
+
+class Sleeper(Asker):
+    """Wishes to be woken at times a fraction of a millisecond apart; keeps how early it was."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.early_s: list[float] = []
+        self.due_s: dict[str, float] = {}
+
+    def start(self, now_s: float) -> list[Effect]:
+        self.due_s = {str(number): now_s + 0.01 + number * 0.00013 for number in range(100)}
+        return [Wake(key, at_s) for key, at_s in self.due_s.items()]
+
+    def handle(self, event: Event, now_s: float) -> list[Effect]:
+        assert isinstance(event, Woken)
+        self.early_s.append(self.due_s.pop(event.key) - now_s)
+        if not self.due_s:
+            self.is_done.set()
+        return []
+
+
+def test_nobody_is_woken_before_the_time() -> None:
+    """uvloop counts whole milliseconds. A core that is woken a little early finds its wait not over
+    and is never woken again: a trainer then hung in half of all early ends until a deadline.
+    """
+
+    async def live() -> list[float]:
+        network = MemoryNetwork(NAMES)
+        buses = [
+            await Bus.over(
+                network.transport(name), name=name, incarnation=0, run_id="run", limits=LIMITS
+            )
+            for name in NAMES
+        ]
+        supervisor, asker, _ = buses
+        context, core = ActorContext(_spec(), asker), Sleeper()
+        serving = asyncio.create_task(context.serve(core))
+        await supervisor.receive()
+        await supervisor.tell("asker", Begin(), deadline_s=5)
+        await core.is_done.wait()
+        context.stopping.set()
+        await serving
+        for bus in buses:
+            await bus.close(deadline_s=0.05)
+        return core.early_s
+
+    early_s = uvloop.run(live())
+    assert len(early_s) == 100
+    assert max(early_s) <= 0
 
 
 class NoException(BaseException):
