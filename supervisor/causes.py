@@ -17,6 +17,7 @@ SILENCE_S_MIN: Final = 3.0
 SIMULTANEOUS_S: Final = 0.5
 """Deaths this close together are seen in an order that means nothing."""
 FIRST_LINE_CHARS_MAX: Final = 300
+FULL: Final = "disk full: "
 
 
 def words_of_exit(exited: ChildExited) -> str:
@@ -44,10 +45,18 @@ def cause_of(child: Child, exited: ChildExited, reason: str) -> Cause:
 
 def named(cause: Cause) -> Cause:
     """The cause, with a full disk said first: whoever meets it first is only its victim."""
-    full = os.strerror(errno.ENOSPC)
-    if not any(full in line for line in (cause.text, *cause.log_tail)):
-        return cause
-    return replace(cause, text=f"disk full: {cause.text}")
+    return with_full_disk(cause) if tells_of_full_disk(cause) else cause
+
+
+def tells_of_full_disk(cause: Cause) -> bool:
+    """Whether its words or its log are those of the system for a full disk."""
+    return any(os.strerror(errno.ENOSPC) in line for line in (cause.text, *cause.log_tail))
+
+
+def with_full_disk(cause: Cause) -> Cause:
+    """The cause, with a full disk said first, once."""
+    text = cause.text.removeprefix(FULL)
+    return replace(cause, text=f"{FULL}{text}")
 
 
 def earlier_silence(

@@ -73,7 +73,10 @@ class Ending:
         """A death while the run ends anyway: a consequence, unless it shows who was first."""
         old = self._cause if self._status is RunStatus.FAILED else None
         if old is not None and causes.better_cause(old, self._cause_s, cause, now_s):
-            self._cause = cause
+            self._cause = causes.named(cause)
+        elif old is not None and causes.tells_of_full_disk(cause):
+            # Whoever died of it could not even write its last words into its log.
+            self._cause = causes.with_full_disk(old)
         self._book.record("died_late", cause.text, source=cause.actor)
 
     def stop(self, reason: str, now_s: float, *, at_once: bool) -> None:

@@ -170,6 +170,7 @@ class Recorder:
 
     async def _run(self, broken: Callable[[str], None]) -> None:
         loop = asyncio.get_running_loop()
+        healthy = True
         while True:
             if not self._pending:
                 if self._closing:
@@ -182,12 +183,13 @@ class Recorder:
             batch = self._pending.copy()
             self._pending.clear()
             self._room.set()
-            if self._unwritten:
+            if not healthy:
                 self._unwritten += batch
                 continue
             try:
                 await loop.run_in_executor(self._thread, self._write, batch)
             except OSError as error:
+                healthy = False
                 self._unwritten += batch
                 broken(f"the run folder cannot be written: {error}")
 

@@ -217,6 +217,22 @@ def test_a_broken_supervisor_still_lets_the_trainer_save() -> None:
     assert asked_to_drain(story.fresh) == ["trainer-0"]
 
 
+def test_a_full_disk_is_said_first_though_its_victim_has_no_last_words() -> None:
+    """The victim's log is on the same disk, so its end is empty; the supervisor meets it next."""
+    story = working()
+    story.dies("engine-0", code=1)
+    for _ in range(2):
+        story.tell(Broken("the run folder cannot be written: [Errno 28] No space left on device"))
+    cause = story.core.ending.cause
+    assert cause is not None
+    assert (cause.actor, cause.text) == ("engine-0", "disk full: engine-0 exited with code 1")
+    story = working()
+    story.tell(Broken("the registry cannot be written: [Errno 28] No space left on device"))
+    cause = story.core.ending.cause
+    assert cause is not None
+    assert cause.text.startswith("disk full: the registry cannot be written")
+
+
 def test_a_message_that_no_supervisor_takes_is_not_ignored() -> None:
     story = working()
     story.say("engine-0", beat("engine-0"))
