@@ -186,6 +186,21 @@ async def test_a_full_disk_is_said_once_and_what_it_refused_is_written_when_ther
     assert [line["kind"] for line in lines(folder / "events.jsonl")] == ["failed"]
 
 
+async def test_a_folder_that_takes_only_the_lines_is_said_once_too(folder: Path) -> None:
+    """Saying it makes an event, and writing that event must not say it again, for ever."""
+    reasons: list[str] = []
+    recorder = Recorder(Files(folder, tensorboard=False))
+    recorder.start(reasons.append)
+    (folder / PRIVATE).rmdir()
+    for step in range(3):
+        recorder.record(trained(step))
+        await recorder.settled()
+    assert len(reasons) == 1
+    (folder / PRIVATE).mkdir()
+    await recorder.close()
+    assert [line["step"] for line in lines(folder / "metrics.jsonl")] == [1, 2, 3]
+
+
 def test_an_event_with_values_that_json_has_not_is_kept_as_text(folder: Path) -> None:
     files = Files(folder, tensorboard=False)
     values = {"ids": {7: "a"}, "big": 2**80}
