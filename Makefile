@@ -28,8 +28,8 @@ COMPILE := $(BIN)/python -m compileall -qq -j 0 $(VENV)/lib || true
 SGLANG := .venv-sglang
 SGLANG_VERSION := 0.5.21
 SGLANG_OLD_VERSION := 0.5.17
-SGLANG_KEY := $(shell cat constraints/sglang.txt Makefile tests/sglang/cpu/*.py \
-  tests/sglang/cpu/sgl_kernel/*.py | cksum | cut -d' ' -f1)
+SGLANG_KEY := $(shell { echo $(SGLANG_VERSION) $(SGLANG_OLD_VERSION); cat constraints/sglang.txt \
+  tests/sglang/cpu/*.py tests/sglang/cpu/sgl_kernel/*.py; } | cksum | cut -d' ' -f1)
 SGLANG_READY := $(SGLANG)/.ready-$(SGLANG_KEY)
 SGLANG_PIP := PYTHONWARNINGS=ignore $(SGLANG)/bin/python -m pip install --quiet \
   --disable-pip-version-check --no-deps
