@@ -36,6 +36,10 @@ class FlightCounters:
     episodes_failed: int = 0
     episodes_lost: int = 0
     episodes_retried: int = 0
+    groups_given_up: int = 0
+    """Groups dropped since one of their episodes failed or was lost too often."""
+    groups_made_smaller: int = 0
+    """Members that failed and were left out of their group (`failed = "smaller_group"`)."""
     siblings_abandoned: int = 0
     late_duplicates: int = 0
     leases_expired: int = 0

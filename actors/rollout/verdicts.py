@@ -200,6 +200,7 @@ class Verdicts:
             self.flight.pending.append((group.name, member.index))
             return effects
         if settings.failed == "smaller_group" and len(group.members) > SMALLEST_GROUP:
+            counters.groups_made_smaller += 1
             del group.members[member.index]
             group.size -= 1
             resized = GroupResized(group_id=group.name, size=group.size, reason=cause)
@@ -238,6 +239,7 @@ class Verdicts:
         if group.abandoned:
             return []
         group.abandoned = reason
+        self.flight.counters.groups_given_up += 1
         before = self.flight.count(Stage.PENDING)
         effects = self.flight.stop_members(group, group.members.values(), reason, now_s)
         self.flight.counters.siblings_abandoned += self.flight.count(Stage.PENDING) - before

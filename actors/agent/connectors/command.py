@@ -1,0 +1,106 @@
+"""A program as an agent: it talks to the model over HTTP, in any language, and knows nothing of us.
+
+Needs `[actors.session.http]`. In a topology:
+
+    [actors.agent]
+    agent = "milepost.actors.agent.connectors.command:CommandAgent"
+    options = { command = ["bash", "clients/bash/agent.sh"] }
+
+The program gets the prompt as JSON (`messages`, `tools`, `label`, `metadata`, `seed`) on standard
+input, and the model's address in OPENAI_BASE_URL and ANTHROPIC_BASE_URL, with keys that are not
+looked at. Exit code 0 and a last line `{"reward": 1.0, "metrics": {...}}` end it well.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+from asyncio.subprocess import PIPE
+
+import msgspec
+from msgspec import Struct
+
+from milepost.actors.agent.agent import Agent
+from milepost.actors.agent.episode import Episode
+
+OUTPUT_BYTES_MAX = 1 << 20
+WORDS_MAX = 500
+
+
+class CommandError(RuntimeError):
+    """The program failed, or what it said is no result."""
+
+
+class CommandResult(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Last line of its output."""
+
+    reward: float | None = None
+    """None when the run has a reward function of its own."""
+    metrics: dict[str, float] = {}
+
+
+class CommandAgent(Agent):
+    """Runs one process for each episode.
+
+    Args:
+        command: program and arguments.
+    """
+
+    def __init__(self, command: list[str]) -> None:
+        self._command = command
+
+    async def run(self, episode: Episode) -> None:
+        """One process, from the prompt to its last line.
+
+        Raises:
+            CommandError: no HTTP door, a bad end, or no result.
+        """
+        if not episode.address:
+            raise CommandError("sessions have no HTTP door, add [actors.session.http]")
+        # Like each sandbox and reward worker, it is of a group of its own and dies as one.
+        process = await asyncio.create_subprocess_exec(
+            *self._command, stdin=PIPE, stdout=PIPE, stderr=PIPE, start_new_session=True,
+            limit=OUTPUT_BYTES_MAX, env=_environment(episode.address),
+        )  # fmt: skip
+        talk = asyncio.create_task(process.communicate(_prompt(episode)), name="command")
+        try:
+            out, err = await asyncio.shield(talk)
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            await asyncio.wait({talk})
+        if process.returncode != 0:
+            told = err.decode(errors="replace").strip()[-WORDS_MAX:]
+            raise CommandError(f"{self._command[0]} ended with code {process.returncode}: {told}")
+        line = out.strip().rpartition(b"\n")[2]
+        try:
+            result = msgspec.json.decode(line, type=CommandResult)
+        except msgspec.MsgspecError as error:
+            said = line.decode(errors="replace")[:WORDS_MAX]
+            raise CommandError(f"its last line is no result ({error}): {said!r}") from error
+        episode.report(reward=result.reward, metrics=result.metrics)
+
+
+def _environment(address: str) -> dict[str, str]:
+    return {
+        **os.environ,
+        "OPENAI_BASE_URL": f"{address}/v1",
+        "OPENAI_API_KEY": "unused",
+        "ANTHROPIC_BASE_URL": address,
+        "ANTHROPIC_API_KEY": "unused",
+    }
+
+
+def _prompt(episode: Episode) -> bytes:
+    prompt = episode.prompt
+    return msgspec.json.encode(
+        {
+            "messages": prompt.messages,
+            "tools": prompt.tools,
+            "label": prompt.label,
+            "metadata": prompt.metadata,
+            "seed": episode.seed,
+        }
+    )
