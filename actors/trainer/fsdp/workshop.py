@@ -143,7 +143,7 @@ class Workshop:
                 minibatches = read_batch(batch, self._topology.algorithm)
                 outcome = self._learner.train(minibatches, batch.step)
                 metrics = outcome.metrics
-                self._moved |= metrics["train/grad_norm"] > 0 and metrics["train/lr"] > 0
+                self._moved |= metrics["train/grad_norm"] > 0 and metrics["train/lr-pg_0"] > 0
                 return outcome
             case ExportVersion():
                 return self._export(work)
