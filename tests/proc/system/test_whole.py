@@ -102,5 +102,5 @@ def test_a_synchronous_run_trains_only_fresh_tokens_in_the_order_of_the_prompts(
     check_order(unbroken)
     for line in unbroken.steps():
         assert line["train/staleness/max"] == 0.0, line
-        assert line["rollout/weight_version/max"] == line["step"], line
+        assert line["rollout/weight_version/max"] == line["train/step"], line
         assert line["rollout/weight_version/mixed_version_ratio"] == 0.0
