@@ -43,7 +43,7 @@ def test_a_killed_engine_agent_or_session_comes_back_and_nothing_is_lost(
     check_order(run)
     for line in run.steps():
         versions = [line[f"rollout/weight_version/{name}"] for name in ("min", "max")]
-        assert versions == [line["step"]] * 2, line
+        assert versions == [line["train/step"]] * 2, line
         assert line["train/train_rollout_logprob_abs_diff_max"] < SAME_NATS_MAX, line
 
 

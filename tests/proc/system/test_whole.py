@@ -45,7 +45,7 @@ def test_an_asynchronous_run_ends_with_everything_a_person_wants(
     assert (ledger.num_trained, ledger.dropped) == (STEPS * GROUPS, {})
     assert not ledger.open
     for line in run.steps():
-        assert line["rollout/weight_version/max"] <= line["step"], "a token from the future"
+        assert line["rollout/weight_version/max"] <= line["train/step"], "a token from the future"
         assert line["train/staleness/max"] <= STALENESS_MAX
         assert line["rollout/weight_version/sample_coverage"] == 1.0
 
