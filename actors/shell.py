@@ -106,6 +106,8 @@ class Shell:
             task.add_done_callback(self._task_ended)
         try:
             await self._ended
+            # The last one of a good end: what it counts is what the whole run came to.
+            self._send_beat()
         finally:
             for handle in self._timers.values():
                 handle.cancel()
@@ -284,11 +286,14 @@ class Shell:
 
     async def _beat(self) -> None:
         while True:
-            sent = self._bus.tell(
-                "supervisor", self._heartbeat(), deadline_s=self._timeouts.heartbeat_s
-            )
-            sent.add_done_callback(_ignore_undelivered)
+            self._send_beat()
             await asyncio.sleep(HEARTBEAT_S)
+
+    def _send_beat(self) -> None:
+        sent = self._bus.tell(
+            "supervisor", self._heartbeat(), deadline_s=self._timeouts.heartbeat_s
+        )
+        sent.add_done_callback(_ignore_undelivered)
 
     def _heartbeat(self) -> Message:
         return Heartbeat(

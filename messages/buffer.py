@@ -117,6 +117,13 @@ class GroupsRefused(Message, kw_only=True):
     reasons: tuple[str, ...]
 
 
+class TokensAccounted(Message, kw_only=True):
+    """A session actor says where tokens ended that reach no buffer, since it said so last."""
+
+    tokens: dict[str, NonNegative]
+    """Account -> sampled tokens."""
+
+
 class CheckpointSaved(Message, kw_only=True):
     """A checkpoint of `step` is complete on disk: everything trained up to it may be forgotten."""
 
@@ -134,5 +141,6 @@ BufferInbox: TypeAlias = (
     | BatchRequested
     | StepTrained
     | GroupsRefused
+    | TokensAccounted
     | CheckpointSaved
 )

@@ -259,6 +259,11 @@ class _Run:
             shell.scores,
             about=self._about,
             restarts=restarts,
+            statistics={
+                child.name: {k: v for k, v in child.heartbeat.statistics.items() if k != "bus"}
+                for child in core.book.children.values()
+                if child.heartbeat is not None
+            },
             started_at=self._started_at,
             ended_at=time.time(),
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from milepost.actors.buffer.groups import Assembly, StoredGroup
+from milepost.actors.buffer.groups import Assembly, StoredGroup, oldest_of
 from milepost.actors.buffer.marks import Handed
 from milepost.actors.buffer.metrics import (
     batch_metrics,
@@ -155,6 +155,12 @@ class Batches:
         every = self.settings.publish_every
         return ((self.published + pace) // every + 1) * every
 
+    def age(self, group: StoredGroup) -> int | None:
+        """S_old of the group now; None when nobody knows it."""
+        if group.versions is None or self.published is None:
+            return None
+        return group.versions.s_old(self.published)
+
     # ---- ages ----------------------------------------------------------------------------
 
     def take_late(self) -> list[tuple[StoredGroup, str]]:
@@ -192,7 +198,8 @@ class Batches:
         """
         for short in filter(self._lacks, self.untrained()):
             return self._fill_up(short)
-        size = self.settings.groups_per_step
+        settings = self.settings
+        size = settings.groups_per_step
         waiting = [
             item.message for item in self._parked.values() if item.message.step not in self._cuts
         ]
@@ -208,10 +215,10 @@ class Batches:
             version=max(self.next_version, first.version),
             groups=groups,
             world_size=first.world_size,
-            ranks=self._split(list(groups.values()), first.world_size),
+            ranks=split_batch(list(groups.values()), settings.num_minibatches, first.world_size),
             metrics=metrics | waste.take_metrics(),
             published=self.published,
-            is_written=not self.settings.journal,
+            is_written=not settings.journal,
         )
         self._remember(cut)
         return cut
@@ -239,11 +246,6 @@ class Batches:
     def _due(self, name: str) -> int:
         versions = self.queue[name].versions
         return versions.oldest if versions else -1
-
-    def _split(
-        self, groups: Sequence[StoredGroup], world_size: int
-    ) -> tuple[tuple[Piece, ...], ...]:
-        return split_batch(groups, self.settings.num_minibatches, world_size)
 
     def _metrics(self, groups: Sequence[StoredGroup]) -> dict[str, float]:
         metrics = batch_metrics(groups, self.settings.success_metric)
@@ -318,7 +320,8 @@ class Batches:
 
     def _part(self, cut: Cut, message: BatchRequested, wait_s: float) -> Batch:
         if cut.world_size != message.world_size:
-            cut.ranks = self._split(list(cut.groups.values()), message.world_size)
+            groups = list(cut.groups.values())
+            cut.ranks = split_batch(groups, self.settings.num_minibatches, message.world_size)
             cut.world_size = message.world_size
         everything = [piece for rank in cut.ranks for piece in rank]
         mine = cut.ranks[message.rank]
@@ -344,12 +347,19 @@ class Batches:
 
     # ---- after training ------------------------------------------------------------------
 
-    def trained(self, step: int, names: Iterable[str]) -> None:
-        """The batch of `step` is spent."""
-        if cut := self._cuts.get(step):
+    def trained(self, step: int, names: Iterable[str]) -> int:
+        """The batch of `step` is spent. Returns its tokens with loss, the first time."""
+        groups = [self.queue.pop(name) for name in names if name in self.queue]
+        if (cut := self._cuts.get(step)) and not cut.is_trained:
             cut.is_trained = True
-        for name in names:
-            self.queue.pop(name, None)
+            groups += cut.groups.values()
+        return sum(group.num_loss_tokens for group in groups)
+
+    @property
+    def num_tokens_held(self) -> int:
+        """Tokens with loss in the queue and in batches that are not trained yet."""
+        held = [*self.queue.values(), *(g for cut in self.untrained() for g in cut.groups.values())]
+        return sum(group.num_loss_tokens for group in held)
 
     def refuse(self, step: int, name: str) -> StoredGroup | None:
         """The trainer's door refused a group of this batch; another one will take its place."""
@@ -368,12 +378,7 @@ class Batches:
 
     def statistics(self) -> dict[str, object]:
         """The queue, the batches, the versions."""
-        current = self.published
-        ages = [
-            group.versions.s_old(current)
-            for group in self.queue.values()
-            if group.versions and current is not None
-        ]
+        ages = [age for group in self.queue.values() if (age := self.age(group)) is not None]
         return {
             "queue": len(self.queue),
             "queue_max": self.settings.groups_max,
@@ -388,12 +393,8 @@ class Batches:
         """What the next batch waits for, in names."""
         if not self._parked:
             return f"holds {len(self.queue)} groups, no rank asks"
-        missing = self.settings.groups_per_step - len(self.queue)
         since_s = min(item.since_s for item in self._parked.values())
+        missing = self.settings.groups_per_step - len(self.queue)
         ranks = ", ".join(f"trainer-{rank}" for rank in sorted(self._parked))
         said = f"{ranks} wait since {since_s:.1f} for {missing} more groups"
-        oldest = min(assembling, key=lambda item: item.since_s, default=None)
-        if oldest is None:
-            return f"{said}; none is being assembled"
-        have = ", ".join(sorted(oldest.members)) or "none"
-        return f"{said}; oldest {oldest.group_id} has {have} of {oldest.size}"
+        return f"{said}; {oldest_of(assembling)}"

@@ -48,6 +48,7 @@ from milepost.messages.buffer import (
     GroupsRefused,
     IssueEnded,
     StepTrained,
+    TokensAccounted,
     TrajectoriesFinished,
     TrajectoryFinished,
 )
@@ -161,6 +162,8 @@ class Buffer:
                 return self._trained(message)
             case GroupsRefused():
                 return self._refused(message)
+            case TokensAccounted():
+                self.waste.report(message.tokens)
             case CheckpointSaved():
                 effects = self._mark((Covered(version=message.step),), [], covered=True)
                 self.fates.forget(keep=set(self.courier.unheard()))
@@ -184,13 +187,11 @@ class Buffer:
 
     def _opened(self, message: GroupOpened, now_s: float) -> list[Effect]:
         name = message.group_id
-        if name in self.fates.trained:
-            version = self.fates.trained[name]
-            trained = GroupsTrained(group_ids=(name,), step=max(0, version - 1), version=version)
-            return [self.courier.trained(trained)]
-        if name in self.fates.gone:
-            dropped = GroupDropped(group_id=name, reason=self.fates.gone[name], retry=False)
-            return [Tell("rollout", dropped)]
+        match self.fates.word_of(name):
+            case GroupsTrained() as trained:
+                return [self.courier.trained(trained)]
+            case GroupDropped() as dropped:
+                return [Tell("rollout", dropped)]
         if self._holds(name):
             return []  # its word is on the way: GroupStored follows the journal
         return self._completed((self.assembling.open(name, message.size, now_s),))
@@ -234,11 +235,8 @@ class Buffer:
     def _store(self, groups: Sequence[StoredGroup]) -> list[Effect]:
         if not self.settings.journal:
             return self._stored(groups)
-        effects: list[Effect] = []
-        for group in groups:
-            self.storing[group.group_id] = group
-            effects.append(KeepGroup(f"keep/{group.group_id}", group))
-        return effects
+        self.storing.update({group.group_id: group for group in groups})
+        return [KeepGroup(f"keep/{group.group_id}", group) for group in groups]
 
     def _stored(self, groups: Sequence[StoredGroup]) -> list[Effect]:
         for group in groups:
@@ -257,10 +255,9 @@ class Buffer:
         """Let a group go, unless a batch has it already."""
         name = message.group_id
         self.waste.add("abandoned", self.assembling.pop(name))
-        if name in self.fates.trained or self.batches.was_handed(name):
-            return []
-        if name in self.storing:
-            return []  # stored as soon as the journal has it; that word answers the order
+        done = name in self.fates.trained or self.batches.was_handed(name)
+        if done or name in self.storing:
+            return []  # it is stored as soon as the journal has it; that word answers the order
         if group := self.batches.queue.pop(name, None):
             self.waste.add("abandoned", group.trajectories)
         self.waste.count_aborted()
@@ -271,7 +268,7 @@ class Buffer:
         effects: list[Effect] = []
         for group, reason in self.batches.take_late():
             self.waste.add(f"dropped_{reason}", group.trajectories)
-            self.waste.count_stale()
+            self.waste.count_stale(self.batches.age(group))
             effects += self._drop(group.group_id, reason, retry=self.settings.late == "retry")
         return effects
 
@@ -320,7 +317,7 @@ class Buffer:
         return effects + self._spent(message.step, message.version, message.group_ids)
 
     def _spent(self, step: int, version: int, names: tuple[str, ...]) -> list[Effect]:
-        self.batches.trained(step, names)
+        self.waste.trained(self.batches.trained(step, names))
         for name in names:
             self.assembling.pop(name)
         told = GroupsTrained(group_ids=names, step=step, version=version)
@@ -370,9 +367,9 @@ class Buffer:
         return [Tell("rollout", CreditsGranted(samples_total=total * self.settings.group_size))]
 
     def _reply_drained(self) -> list[Effect]:
-        if self._draining is None or self.storing or self._after:
+        if (request := self._draining) is None or self.storing or self._after:
             return []
-        request, self._draining = self._draining, None
+        self._draining = None
         return [Reply(request, Drained(actor="buffer"))]
 
     def validate(self) -> None:
@@ -380,8 +377,8 @@ class Buffer:
         held = len(self.storing) + len(self.batches.queue)
         most = self.settings.groups_max + self.batches.num_lacking
         assert held <= most, f"BU-1 (capacity): {held} groups, {most} are the most"
-        assert not self.storing.keys() & self.batches.queue.keys()
-        assert not self.assembling.groups.keys() & self.batches.queue.keys()
+        elsewhere = self.storing.keys() | self.assembling.groups.keys()
+        assert not elsewhere & self.batches.queue.keys(), "BU-2 (once)"
         self.batches.validate()
 
     def statistics(self) -> dict[str, object]:
@@ -392,7 +389,8 @@ class Buffer:
             "spent": self.fates.num_spent,
             "granted_groups": self._granted,
             **self.batches.statistics(),
-            "waste_tokens": dict(self.waste.tokens),
+            "tokens_held": self.batches.num_tokens_held,
+            "tokens_by_account": dict(self.waste.tokens),
         }
 
     def working_on(self) -> str:

@@ -129,3 +129,12 @@ def stored_group(group_id: str, trajectories: tuple[Trajectory, ...]) -> StoredG
 def _order(trajectory_id: str) -> tuple[str, int, str]:
     head, _, index = trajectory_id.rpartition(".")
     return (head, int(index), "") if index.isdecimal() else (trajectory_id, 0, index)
+
+
+def oldest_of(assembling: Iterable[Assembly]) -> str:
+    """What the oldest group in the making lacks, in names."""
+    oldest = min(assembling, key=lambda item: item.since_s, default=None)
+    if oldest is None:
+        return "none is being assembled"
+    have = ", ".join(sorted(oldest.members)) or "none"
+    return f"oldest {oldest.group_id} has {have} of {oldest.size}"

@@ -8,6 +8,8 @@ from typing import TypeAlias
 
 import msgspec
 
+from milepost.messages.rollout import GroupDropped, GroupsTrained
+
 GONE_MAX = 65_536
 
 
@@ -104,6 +106,14 @@ class Fates:
         """Version below which nothing will be asked for again; -1 without enough checkpoints."""
         full = len(self.checkpoints) >= self.checkpoints_named
         return self.checkpoints[0] if full else -1
+
+    def word_of(self, name: str) -> GroupsTrained | GroupDropped | None:
+        """What the rollout actor is to be told of a group that has its fate; None: it has none."""
+        if (version := self.trained.get(name)) is not None:
+            return GroupsTrained(group_ids=(name,), step=max(0, version - 1), version=version)
+        if (reason := self.gone.get(name)) is not None:
+            return GroupDropped(group_id=name, reason=reason, retry=False)
+        return None
 
     def apply_all(self, marks: Iterable[Mark]) -> None:
         """Apply marks in order."""

@@ -1,10 +1,11 @@
-"""Where sampled tokens went that nothing was trained on, account by account."""
+"""Where sampled tokens end: each in exactly one account, trained or not."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from statistics import fmean
 
 from milepost.actors.buffer.staleness import count_loss_tokens
 from milepost.messages.trajectory import Trajectory
@@ -19,6 +20,8 @@ class Waste:
     window_tokens: Counter[str] = field(default_factory=Counter)
     window_filtered: Counter[str] = field(default_factory=Counter)
     window_stale: int = 0
+    window_ages: list[int] = field(default_factory=list)
+    """S_old of groups that were dropped for their age."""
     window_aborted: int = 0
 
     def add(self, account: str, trajectories: Sequence[Trajectory]) -> None:
@@ -27,13 +30,24 @@ class Waste:
         self.tokens[account] += count
         self.window_tokens[account] += count
 
+    def trained(self, num_tokens: int) -> None:
+        """These tokens were trained: no waste, and so in no window."""
+        self.tokens["trained"] += num_tokens
+
+    def report(self, tokens: Mapping[str, int]) -> None:
+        """A session actor says where tokens ended that it did not deliver here."""
+        self.tokens.update(tokens)
+        self.window_tokens.update(tokens)
+
     def count_filtered(self, reason: str) -> None:
         """A group was dropped when it was put."""
         self.window_filtered[reason] += 1
 
-    def count_stale(self) -> None:
-        """A group was dropped for its age."""
+    def count_stale(self, s_old: int | None) -> None:
+        """A group was dropped for its age (None: nobody knows it)."""
         self.window_stale += 1
+        if s_old is not None:
+            self.window_ages.append(s_old)
 
     def count_aborted(self) -> None:
         """A group was given up before it was complete."""
@@ -49,6 +63,10 @@ class Waste:
             metrics[f"rollout/dynamic_filter/drop_{reason}"] = float(count)
         for account, count in self.window_tokens.items():
             metrics[f"rollout/waste/{account}_tokens"] = float(count)
+        if self.window_ages:
+            metrics["rollout/fully_async/dropped_avg_staleness"] = fmean(self.window_ages)
+            metrics["rollout/fully_async/dropped_max_staleness"] = float(max(self.window_ages))
+        self.window_ages.clear()
         self.window_tokens.clear()
         self.window_filtered.clear()
         self.window_stale = self.window_aborted = 0

@@ -102,7 +102,8 @@ class Bookkeeping:
             self.record(Trained(groups=groups, step=version))
 
     def checkpointed(self, step: int) -> None:
-        """What was trained up to `step` is safe."""
+        """What was trained up to `step` is safe: the cut through the ledger must balance."""
+        self.ledger.validate()
         self.record(Checkpointed(step=step))
         self._sync = True
 
@@ -145,8 +146,9 @@ class Bookkeeping:
         assert not self._unwritten, self._unwritten
 
     def statistics(self) -> dict[str, object]:
-        """The balance in numbers."""
+        """The balance in numbers, asserted first: every heartbeat, so once a second."""
         ledger = self.ledger
+        ledger.validate()
         return {
             "issued": ledger.num_issued,
             "trained": ledger.num_trained,

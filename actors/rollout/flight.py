@@ -334,8 +334,19 @@ class Flight:
             "pending": len(self.pending),
             "queued": len(self._queue),
             "running": len(self.pool),
+            "owners": self._owners(),
             **{name: getattr(self.counters, name) for name in FlightCounters.__slots__},
         }
+
+    def _owners(self) -> dict[str, dict[str, float]]:
+        """For each owner of members that are not delivered: how many, and since when the oldest."""
+        owners: dict[str, dict[str, float]] = {}
+        for group in self.groups.values():
+            for member in group.missing():
+                owner = owners.setdefault(member.owner, {"members": 0, "since_s": member.since_s})
+                owner["members"] += 1
+                owner["since_s"] = min(owner["since_s"], member.since_s)
+        return owners
 
     def working_on(self, *, has_credit: bool) -> str:
         """What is out, and what the next group waits for."""

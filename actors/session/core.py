@@ -141,7 +141,7 @@ class SessionCore:
                 return self._imports.asked(message, _asked(event))
             case VersionPublished():
                 self._desk.version = max(self._desk.version, message.version)
-                return []
+                return self._desk.tell_accounts()
             case PeerRestarted():
                 return self._peer_died(message.actor, now_s)
             case Drain():
@@ -232,7 +232,7 @@ class SessionCore:
         """Forget a session: what is in flight stops, what waits is answered."""
         effects = self._turns.stop(session, reason)
         effects += self._endings.drop(session, reason)
-        self._desk.counters.tokens_wasted += session.record.num_sampled_tokens
+        self._desk.counters.account("abandoned", session.record.num_sampled_tokens)
         del self._sessions[session.spec.trajectory_id]
         return effects + self._desk.leave_engine(session, now_s)
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from milepost.actors.effects import Effect, Tell, Wake
 from milepost.actors.session.assembly import RowRules
 from milepost.actors.session.state import Counters, Session
+from milepost.messages.buffer import TokensAccounted
 from milepost.messages.engine import ForgetSessions
 
 if TYPE_CHECKING:
@@ -47,11 +48,20 @@ class Desk:
     counters: Counters = field(default_factory=Counters)
     _serial: int = 0
     _forgotten: dict[str, list[str]] = field(default_factory=dict)
+    _accounts_told: dict[str, int] = field(default_factory=dict)
 
     def key(self, kind: str) -> str:
         """A key that no other effect of this actor has."""
         self._serial += 1
         return f"{kind}/{self._serial}"
+
+    def tell_accounts(self) -> list[Effect]:
+        """Where tokens ended since the last time, for the waste statement of each step."""
+        told, accounts = self._accounts_told, self.counters.accounts
+        fresh = {name: total - told.get(name, 0) for name, total in accounts.items()}
+        self._accounts_told = dict(accounts)
+        fresh = {name: count for name, count in fresh.items() if count}
+        return [Tell("buffer", TokensAccounted(tokens=fresh))] if fresh else []
 
     def try_inline(self, work: TextWork) -> object | None:
         """The result of small work, done at once; None when it is worth a thread."""

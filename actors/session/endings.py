@@ -17,10 +17,11 @@ from milepost.actors.session.work import AssembleRows, Refusal
 from milepost.messages.buffer import TrajectoryFinished
 from milepost.messages.rollout import TrajectoryLost
 from milepost.messages.session import FinishTrajectory, TrajectorySent
-from milepost.messages.shared import Status
+from milepost.messages.shared import Purpose, Status
 
 if TYPE_CHECKING:
     from milepost.actors.session.desk import Desk
+    from milepost.messages.trajectory import Trajectory
 
 DELIVERIES_MAX = 5
 BACKOFF_S = 0.5
@@ -113,7 +114,7 @@ class Endings:
         if turns == record.num_turns:
             return ""
         counters.turns_cut += turns - record.num_turns
-        counters.tokens_wasted += tokens - record.num_sampled_tokens
+        counters.account("unseen", tokens - record.num_sampled_tokens)
         session.refused_by = ""
         return "" if record.num_turns else "no reply is left that the verdict has seen"
 
@@ -135,8 +136,8 @@ class Endings:
         counters.rows += len(result)
         for row in result:
             self.desk.count_mismatches(row.certificate.mismatch_kinds)
-        trained = sum(bytes(row.loss_mask.data).count(1) for row in result)
-        counters.tokens_wasted += session.record.num_sampled_tokens - trained
+        trained = sum(map(_trainable, result))
+        counters.account("not_trained", session.record.num_sampled_tokens - trained)
         session.ending.rows = result
         return self._deliver(session)
 
@@ -164,6 +165,8 @@ class Endings:
         self._sent[spec.trajectory_id, spec.attempt] = sent
         if len(self._sent) > REMEMBERED_MAX:
             self._sent.popitem(last=False)
+        if spec.purpose is Purpose.EVALUATE:
+            self.desk.counters.account("evaluated", sum(map(_trainable, ending.rows)))
         self.desk.counters.trajectories_sent += 1
         self.ended.append(session)
         return [Reply(request, sent) for request in ending.waiting]
@@ -213,7 +216,12 @@ class Endings:
         )
         if session is not None and session.spec.attempt == verdict.attempt:
             session.ending = None
+            self.desk.counters.account("undelivered", session.record.num_sampled_tokens)
             self.ended.append(session)
         if not waiting:
             return [Tell(source, lost)]
         return [Reply(request, lost) for request in waiting]
+
+
+def _trainable(row: Trajectory) -> int:
+    return bytes(row.loss_mask.data).count(1)

@@ -132,9 +132,10 @@ class Counters:
     tokens_sampled: int = 0
     turns_cut: int = 0
     """Committed after the last reply that the verdict on their conversation had seen."""
-    tokens_wasted: int = 0
-    """Sampled for a turn that was superseded, abandoned, cut off or tried again, or a branch not
-    trained."""
+    accounts: dict[str, int] = field(default_factory=dict)
+    """Sampled tokens that no buffer gets, by where they ended: `stopped` (their turn was),
+    `aborted` by an engine, `tried_again`, `unseen` (by their verdict), `not_trained` (a branch),
+    `abandoned` with their session, `undelivered`, `evaluated` (no waste, but not trained)."""
     clients_gone: int = 0
     """Turns that were stopped because their client closed its connection."""
     trajectories_sent: int = 0
@@ -149,3 +150,8 @@ class Counters:
     """By kind."""
     mismatches: dict[str, int] = field(default_factory=dict)
     """Finished trajectories whose canonical rendering differs, by kind of the first difference."""
+
+    def account(self, name: str, num_tokens: int) -> None:
+        """These sampled tokens end here."""
+        if num_tokens:
+            self.accounts[name] = self.accounts.get(name, 0) + num_tokens

@@ -228,11 +228,11 @@ class Turns:
         if not session.has(flight):
             # The turn was stopped meanwhile.
             if isinstance(message, Generated):
-                self.desk.counters.tokens_wasted += message.token_ids.shape[0]
+                self.desk.counters.account("stopped", message.token_ids.shape[0])
             return []
         match message:
             case Generated(finish_reason=FinishReason.ABORT):
-                self.desk.counters.tokens_wasted += message.token_ids.shape[0]
+                self.desk.counters.account("aborted", message.token_ids.shape[0])
                 return self._again(session, flight, f"{source} aborted the request", now_s)
             case Generated():
                 return self._generated(session, flight, message, source, now_s)
@@ -390,7 +390,7 @@ class Turns:
         message = reply_message(parsed)
         cut_by = flight.bound if reply.finish_reason is FinishReason.LENGTH else ""
         turn = Turn(flight.epoch, flight.seam, flight.piece, reply, message, cut_by)
-        counters.tokens_wasted += session.record.commit(plan, turn)
+        counters.account("tried_again", session.record.commit(plan, turn))
         session.refused_by = ""
         del session.flights[flight.epoch]
         session.active_s = now_s

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from milepost.configs.run import Mode
 from milepost.configs.topology import Topology
 from milepost.launch.display.plain import PlainDisplay
 from milepost.launch.display.progress import Progress
@@ -23,7 +24,9 @@ def open_display(topology: Topology, *, plain: bool = False) -> Iterator[Display
     success = topology.data.success_metric if topology.data else "solved"
     supervised = topology.algorithm.estimator == "sft"
     run = topology.run
-    progress = Progress(run.name, run.steps, success, supervised=supervised)
+    progress = Progress(
+        run.name, run.steps, success, supervised=supervised, sync=run.mode is Mode.SYNC
+    )
     if plain or not sys.stdout.isatty():
         yield PlainDisplay(progress, sys.stdout)
         return

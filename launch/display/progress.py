@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from msgspec import Struct, convert
 
+from milepost.launch.reading import read_flow
 from milepost.messages.evaluator import Evaluation
 from milepost.messages.supervisor import EventReported, Snapshot
 
@@ -49,14 +50,23 @@ class Progress:
         steps: that the run is to train.
         success_metric: agent metric that counts as success.
         supervised: recorded conversations are imitated: there is a loss, and no reward.
+        sync: rollout and training take turns.
     """
 
     def __init__(
-        self, name: str, steps: int, success_metric: str, *, supervised: bool = False
+        self,
+        name: str,
+        steps: int,
+        success_metric: str,
+        *,
+        supervised: bool = False,
+        sync: bool = False,
     ) -> None:
         self.name = name
         self.steps = steps
         self.supervised = supervised
+        self._sync = sync
+        self._window: deque[Mapping[str, float]] = deque(maxlen=WINDOW_STEPS)
         self.success_name = f"rollout/{success_metric}"
         self.step = 0
         self.phase = "starting"
@@ -93,6 +103,7 @@ class Progress:
         if done <= self.step:
             return
         self.step = done
+        self._window.append(metrics)
         self._arrivals.append((now_s, done, metrics.get(TOKENS, 0.0)))
         values = (self.success, self.reward, self.loss)
         value = next((value for value in values if value is not None), None)
@@ -134,6 +145,11 @@ class Progress:
         """Mean and highest age, in versions, of the last batch's tokens."""
         mean, highest = (self.metrics.get(name) for name in STALENESS)
         return None if mean is None or highest is None else (mean, highest)
+
+    @property
+    def reading(self) -> str:
+        """Which side is the bottleneck, how fresh the data is, and the key to turn."""
+        return read_flow(self._window, sync=self._sync)
 
     @property
     def versions(self) -> tuple[int, int] | None:

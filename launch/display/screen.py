@@ -58,7 +58,8 @@ def _body(progress: Progress) -> list[Text]:
         curve = Text(progress.sparkline(CURVE_CHARS), style="cyan")
         lines.append(Text.assemble((words, "bold"), "   ", curve))
     # Two lines: together they are wider than the 80 columns of a plain terminal.
-    parts = ("   ".join(part) for part in (speed(progress), freshness(progress)))
+    parts = ["   ".join(part) for part in (speed(progress), freshness(progress))]
+    parts.append(progress.reading)
     return lines + [Text(words, overflow="ellipsis", no_wrap=True) for words in parts if words]
 
 

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+from milepost.configs.run import Mode
+from milepost.launch.accounts import account_of, token_lines
+from milepost.launch.reading import read_flow
 from milepost.launch.report import words
 from milepost.launch.report.curve import Order, draw
 from milepost.launch.report.page import page
@@ -48,6 +51,7 @@ def report_lines(run_folder: Path) -> Iterator[str]:
         [words.headline(record)],
         list(words.text_table(record)),
         list(words.changes(record)) if record.evaluations else [],
+        list(_books(record)),
         *(list(text_lines(title, talk)) for title, talk in _pair(record)),
         [f"written to {run_folder}:", *(f"  {p.name:<18}{p.holds}" for p in words.places(record))],
     ]
@@ -55,6 +59,16 @@ def report_lines(run_folder: Path) -> Iterator[str]:
         if number:
             yield ""
         yield from block
+
+
+def _books(record: Record) -> Iterator[str]:
+    """The waste statement, and how to read the run's flow."""
+    account = account_of(record.summary.get("statistics", {}))
+    if account is not None and account.tokens:
+        yield from token_lines(account.tokens)
+    steps = [step.metrics for step in record.steps]
+    if reading := read_flow(steps, sync=record.topology.run.mode is Mode.SYNC):
+        yield reading
 
 
 def _pair(record: Record) -> list[tuple[str, Transcript]]:

@@ -41,6 +41,7 @@ def summarize(
     *,
     about: dict[str, Any],
     restarts: dict[str, int],
+    statistics: dict[str, dict[str, Any]],
     started_at: float,
     ended_at: float,
 ) -> dict[str, Any]:
@@ -51,6 +52,7 @@ def summarize(
         scores: evaluations seen.
         about: name, id and planned steps of the run.
         restarts: actor -> number of restarts, only those above zero.
+        statistics: actor -> what it counted, as of its last heartbeat.
         started_at: seconds since 1970.
         ended_at: seconds since 1970.
     """
@@ -67,6 +69,7 @@ def summarize(
         },
         "restarts": restarts,
         "actors": verdict.summaries,
+        "statistics": statistics,
         "started_at": started_at,
         "ended_at": ended_at,
     }

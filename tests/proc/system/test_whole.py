@@ -18,6 +18,8 @@ from proc.system.harness import (
 from transformers import AutoModelForCausalLM
 
 from milepost.configs.load import load_topology
+from milepost.launch.accounts import account_of
+from milepost.launch.commands.account import read_statistics
 
 pytestmark = pytest.mark.timeout(400)
 STEPS = 4
@@ -41,6 +43,7 @@ def test_an_asynchronous_run_ends_with_everything_a_person_wants(
     check_metrics(run, STEPS)
     check_tensorboard(run)
     check_files(run)
+    check_account(run)
     ledger = check_balance(run, STEPS)
     assert (ledger.num_trained, ledger.dropped) == (STEPS * GROUPS, {})
     assert not ledger.open
@@ -65,6 +68,17 @@ def check_summary(run: SystemRun) -> None:
     assert seconds.pop("total") >= sum(seconds.values())
     assert {"starting", "running", "stopping"} <= seconds.keys()
     assert json.loads((run.folder / ".milepost" / "run.json").read_bytes())["ended"] is True
+
+
+def check_account(run: SystemRun) -> None:
+    """The folder alone tells where every group and every sampled token of the run ended."""
+    account = account_of(read_statistics(run.folder))
+    assert account is not None
+    assert (account.balance, account.open, account.dropped) == (0, 0, {})
+    trained = sum(int(line["train/loss_tokens"]) for line in run.steps())
+    assert account.tokens["trained"] == trained
+    assert account.tokens["evaluated"] > 0
+    assert account.tokens.keys() <= {"trained", "evaluated", "abandoned", "under_way"}, account
 
 
 def check_tensorboard(run: SystemRun) -> None:

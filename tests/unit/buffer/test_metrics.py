@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from msgspec.structs import replace
-from unit.buffer.kit import group, row
+from unit.buffer.kit import Play, group, row, settings
 
+from milepost.actors.buffer.filters import load_filters
 from milepost.actors.buffer.groups import complete_group
 from milepost.actors.buffer.metrics import (
     batch_metrics,
@@ -14,7 +15,9 @@ from milepost.actors.buffer.metrics import (
     version_metrics,
 )
 from milepost.actors.buffer.split import split_batch
+from milepost.messages.buffer import StepTrained, TokensAccounted
 from milepost.messages.shared import Status
+from milepost.messages.trainer import VersionPublished
 
 UNSOLVED = {"solved": 0.0}
 
@@ -104,3 +107,40 @@ def test_rows_that_differ_from_their_canonical_rendering_are_told_without_being_
     assert metrics[f"{name}/v1/special_token_count"] == 0.5
     assert metrics[f"{name}/v1/non_assistant_text"] == 0.0
     assert f"{name}/v2" in mismatch_metrics(groups, "tree")
+
+
+def test_each_token_that_came_is_trained_dropped_or_held() -> None:
+    """The waste statement is closed: nothing is in two accounts, nothing in none."""
+    play = Play(settings(staleness_max=0, late="drop", filters=load_filters(("zero_spread",))))
+    play.hear(VersionPublished(version=0), "publisher")
+    for name in ("g0", "g1", "g2"):
+        play.put(name)
+    play.put("flat", rewards=(1.0, 1.0))
+    play.hear(TokensAccounted(tokens={"abandoned": 7}), "session-0")
+    names = play.batch(play.request(0)).group_ids
+    assert play.core.statistics()["tokens_held"] == 6
+    play.hear(StepTrained(step=0, version=1, group_ids=names), "trainer-0")
+    play.hear(StepTrained(step=0, version=1, group_ids=names), "trainer-0")
+    play.hear(VersionPublished(version=1), "publisher")
+    statistics = play.core.statistics()
+    assert statistics["tokens_held"] == 0
+    assert statistics["tokens_by_account"] == {
+        "trained": 4,
+        "filtered_zero_spread": 2,
+        "dropped_stale": 2,
+        "abandoned": 7,
+    }
+
+
+def test_the_ages_of_what_was_dropped_for_its_age_are_told() -> None:
+    play = Play(settings(staleness_max=0, late="drop"))
+    play.hear(VersionPublished(version=2), "publisher")
+    play.put("g0", 0)
+    play.put("g1", 1)
+    waiting = play.request(0)
+    play.put("g2", 2)
+    play.put("g3", 2)
+    metrics = play.batch(waiting).metrics
+    assert metrics["rollout/fully_async/stale_groups_filtered"] == 2
+    assert metrics["rollout/fully_async/dropped_avg_staleness"] == 1.5
+    assert metrics["rollout/fully_async/dropped_max_staleness"] == 2

@@ -230,8 +230,8 @@ def test_an_aborted_generation_is_tried_again_from_its_prompt() -> None:
     game.open()
     request = game.chat([QUESTION])
     game.sample("ca", finish_reason=FinishReason.ABORT)
-    wasted = game.desk.counters.tokens_wasted
-    assert wasted > 0
+    wasted = game.desk.counters.accounts
+    assert wasted["aborted"] > 0
     wake(game)
     game.sample("cat")
     assert isinstance(game.replies[request], ChatReply)

@@ -62,7 +62,7 @@ def test_of_two_requests_at_once_the_newer_counts() -> None:
     game.asks = {late_key: late_ask}
     game.sample("cat", finish_reason=FinishReason.ABORT)
     assert text_of_row(game).endswith("dog" + STOP)
-    assert game.desk.counters.tokens_wasted == 1
+    assert game.desk.counters.accounts == {"stopped": 1}
 
 
 def text_of_row(game: Play) -> str:

@@ -114,7 +114,7 @@ def test_retries_are_dropped_and_their_tokens_accounted_for() -> None:
     game.turn([QUESTION, one, user("go")], "good")
     (row,) = rows_of(game)
     assert replies(row) == [("one", True), ("good", True)]
-    assert game.desk.counters.tokens_wasted == 4
+    assert game.desk.counters.accounts == {"not_trained": 4}
     assert row.num_rows == 1
     assert row.trajectory_loss_tokens == 0
 

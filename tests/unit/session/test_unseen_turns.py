@@ -11,9 +11,11 @@ from typing import Any
 from unit.session.kit import CALL_TEXT, QUESTION, Play, play, tool_result
 
 from milepost.actors.arrays import from_bulk
+from milepost.messages.buffer import TokensAccounted
 from milepost.messages.rollout import TrajectoryLost
 from milepost.messages.session import ChatReply
 from milepost.messages.shared import FinishReason
+from milepost.messages.trainer import VersionPublished
 
 
 def two_turns(**second: Any) -> tuple[Play, list[Any]]:
@@ -62,3 +64,13 @@ def test_a_turn_that_was_tried_again_unseen_is_lost_by_name() -> None:
     assert lost.cause == (
         "the verdict is of reply 2, whose turn was tried again since: the row holds replies [1, 3]"
     )
+
+
+def test_where_tokens_ended_is_told_with_each_version_and_only_once() -> None:
+    """The waste statement of a step has what happened since the last one."""
+    game, _ = two_turns()
+    game.finish(generation=1)
+    for version in (1, 2):
+        game.tell(VersionPublished(version=version), "publisher")
+    told = [each.message for each in game.told if isinstance(each.message, TokensAccounted)]
+    assert [list(each.tokens) for each in told] == [["unseen"]]

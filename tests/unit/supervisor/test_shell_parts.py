@@ -189,7 +189,13 @@ def test_the_summary_tells_who_was_first() -> None:
     cause = Cause("engine-0", "engine-0 was killed by SIGKILL", None, "SIGKILL", ("a", "b"))
     verdict = Verdict(RunStatus.FAILED, cause, {"running": 2.0}, {}, 7)
     summary = summarize(
-        verdict, Scores(), about={"name": "tiny"}, restarts={}, started_at=1.0, ended_at=4.5
+        verdict,
+        Scores(),
+        about={"name": "tiny"},
+        restarts={},
+        statistics={},
+        started_at=1.0,
+        ended_at=4.5,
     )
     assert (summary["status"], summary["exit_code"], summary["steps_done"]) == ("failed", 1, 7)
     assert summary["cause"]["signal"] == "SIGKILL"
