@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Final
 
 SHARED_MEMORY: Final = "/dev/shm/"  # noqa: S108 - where the kernel has it
-OWN_SEGMENTS: Final = (f"{SHARED_MEMORY}sgl", f"{SHARED_MEMORY}sem.mp-")
+OWN_SEGMENTS: Final = ("sgl", "sem.mp-")
 """What a server makes itself; other files that it has mapped are somebody else's."""
 LOOK_MS: Final = 2000
 """How often the group's shared memory is looked at: its names are gone once it is dead."""
@@ -81,19 +81,22 @@ def members(group: int) -> Iterator[int]:
 
 
 def mapped_segments(group: int) -> set[str]:
-    """Files in shared memory that processes of the group have mapped."""
-    found: set[str] = set()
+    """Files in shared memory that a server made and processes of the group have mapped.
+
+    By inode: a semaphore is mapped under a name that it has only while it is being made.
+    """
+    inodes: set[int] = set()
     for pid in members(group):
         try:
             lines = Path(f"/proc/{pid}/maps").read_text().splitlines()
         except OSError:
             continue  # it ended meanwhile
-        for line in lines:
-            path = line.partition("/")
-            name = f"/{path[2]}" if path[1] else ""
-            if name.startswith(OWN_SEGMENTS) and not name.endswith("(deleted)"):
-                found.add(name)
-    return found
+        inodes |= {int(line.split()[4]) for line in lines if SHARED_MEMORY in line}
+    return {
+        entry.path
+        for entry in os.scandir(SHARED_MEMORY)
+        if entry.name.startswith(OWN_SEGMENTS) and entry.inode() in inodes
+    }
 
 
 def kill_group(group: int) -> None:
