@@ -51,6 +51,8 @@ class Learner:
         self.policy = policy
         self.optimizer = optimizer
         self.group = group
+        self.moved = False
+        """A step with a gradient and a learning rate came since whoever reads this took it back."""
         self._settings = settings
         objective = settings.objective
         self._entropy: EntropyUse = "metric"
@@ -85,6 +87,7 @@ class Learner:
             lr = self.optimizer.lr
             self._accumulate(packs, before, version, sums, maxima)
             norms.append(self.optimizer.step())
+            self.moved |= lr > 0 and norms[-1] > 0
             if not isfinite(norms[-1]):
                 break
         sums[-1] = sum(packed.num_tokens for packs in plan for packed in packs)

@@ -100,8 +100,6 @@ class Workshop:
         publisher = topology.actors.publisher
         broadcasts = publisher is not None and publisher.transport == "broadcast"
         self._sender = Sender(trainer.device) if broadcasts and self._group.leads else None
-        self._moved = False
-        """An optimizer step changed the weights since the last export."""
         self.meta: CheckpointMeta | None = None
         if bench.resume_step is not None:
             folder = bench.run_folder / CHECKPOINTS / folder_name(bench.resume_step)
@@ -141,10 +139,7 @@ class Workshop:
         match work:
             case TrainBatch(_, batch):
                 minibatches = read_batch(batch, self._topology.algorithm)
-                outcome = self._learner.train(minibatches, batch.step)
-                metrics = outcome.metrics
-                self._moved |= metrics["train/grad_norm"] > 0 and metrics["train/lr-pg_0"] > 0
-                return outcome
+                return self._learner.train(minibatches, batch.step)
             case ExportVersion():
                 return self._export(work)
             case SaveCheckpoint():
@@ -174,7 +169,7 @@ class Workshop:
         assert publisher is not None, "a version is exported for a publisher"
         probed = self._learner.score(self._probes, 1.0)
         tensors = export_tensors(self._learner.policy, self._group, self._dtype)
-        trained, self._moved = self._moved, False
+        trained, self._learner.moved = self._learner.moved, False
         if not self._group.leads:
             return Exported(None, (), time.perf_counter() - started)
         weights = cut_buckets(tensors, version=version, bytes_max=publisher.bucket_bytes_max)

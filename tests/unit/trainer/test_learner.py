@@ -176,6 +176,7 @@ def test_supervised_training_lowers_its_loss(make_learner: MakeLearner) -> None:
         learner.train(minibatches(groups, SFT), step).metrics["train/nll"] for step in range(12)
     ]
     assert losses[-1] < 0.7 * losses[0]
+    assert learner.moved
 
 
 def test_a_good_reply_becomes_likelier_and_a_bad_one_less(make_learner: MakeLearner) -> None:
@@ -254,4 +255,5 @@ def test_a_minibatch_without_rows_is_a_step_that_moves_nothing(
     before = parameters(learner)
     outcome = learner.train((Minibatch(rows=(), loss_tokens=0, trajectories=0),), 0)
     assert not outcome.tripped
+    assert not learner.moved
     assert largest_difference(before, parameters(learner)) == 0.0
