@@ -104,8 +104,9 @@ class Mailbox:
         source = self.sources.get(route)
         if source is None:
             if kind is Kind.PROBE:
-                # It talked to an earlier incarnation of us; the answer says so.
-                stranger = Source(route, "?", 0, 1, delivery.received)
+                # It talked to an earlier incarnation of us; the answer says so. Where that one's
+                # stream of answers stood must not come back: ours begins when a message arrives.
+                stranger = Source(route, "?", 0, 1, 0)
                 self.replies.send(stranger, Kind.ACK, delivery.last)
             return
         self._follow(source, delivery)

@@ -22,6 +22,8 @@ from milepost.messages.errors import Undelivered
 
 REPLY_ACKS_MAX: Final = 64
 """Answers that stay unacknowledged while nothing else goes to the peer."""
+REFUSED_S: Final = 1.0
+"""A link without room says so after this time: who tries again at once would spin."""
 
 
 class Outbound:
@@ -43,6 +45,8 @@ class Outbound:
         self.unacked: deque[Sent] = deque()
         self.asks: dict[int, Sent] = {}
         """By id: not answered, whatever else."""
+        self._refused: deque[Sent] = deque()
+        """Found no room and will never be sent; their senders hear of it when `deadline` comes."""
         self.due = float("inf")
         """When `tick` has something to do."""
         self.peer_incarnation = -1
@@ -72,13 +76,27 @@ class Outbound:
         if sent.encoded is not None and not self.waiting and self._has_room(sent):
             self._transmit(sent)
         elif len(self.waiting) >= limits.outbox_messages_max:
-            self._fail(sent, f"not sent: {len(self.waiting)} messages wait for {self.peer} already")
+            self._refuse(sent)
             return
         else:
             self.waiting.append(sent)
             self.peak = max(self.peak, len(self.waiting))
             self.pump()
         self._due(min(sent.deadline, sent.created + limits.probe_s))
+
+    def _refuse(self, sent: Sent) -> None:
+        self.asks.pop(sent.id, None)
+        sent.encoded = sent.start = None
+        sent.settled(taken=False)
+        if len(self._refused) >= self.host.limits.outbox_messages_max:
+            self._fail(sent, self._full())
+            return
+        sent.deadline = min(sent.deadline, self.host.clock() + REFUSED_S)
+        self._refused.append(sent)
+        self._due(sent.deadline)
+
+    def _full(self) -> str:
+        return f"not sent: {len(self.waiting)} messages wait for {self.peer} already"
 
     def _due(self, due: float) -> None:
         if due < self.due:
@@ -271,6 +289,8 @@ class Outbound:
         self._expire(now)
         if self._reply_acks:
             self._send(Kind.ACK, 0)
+        if self._refused:
+            self._due(min(one.deadline for one in self._refused))
         if not (self.waiting or self.unacked or self.asks):
             return
         silent_since = self.unacked[0].sent_at if self.unacked else self.last_heard
@@ -284,6 +304,9 @@ class Outbound:
         self._due(min(dues))
 
     def _expire(self, now: float) -> None:
+        for sent in [one for one in self._refused if one.is_over(now)]:
+            self._refused.remove(sent)
+            self._fail(sent, self._full())
         unsent = [one for one in self.waiting if one.is_over(now)]
         for sent in unsent:
             self.waiting.remove(sent)
@@ -321,7 +344,8 @@ class Outbound:
 
     def fail_all(self, reason: str) -> list[Undelivered]:
         """Give everything up; returns what was told to whoever waits."""
-        pending = {sent.id: sent for sent in (*self.waiting, *self.unacked, *self.asks.values())}
+        groups = (self._refused, self.waiting, self.unacked, self.asks.values())
+        pending = {sent.id: sent for group in groups for sent in group}
         failed = []
         for sent in pending.values():
             if not sent.future.done():
@@ -330,7 +354,6 @@ class Outbound:
                 assert isinstance(error, Undelivered)
                 failed.append(error)
             sent.settled(taken=False)
-        self.waiting.clear()
-        self.unacked.clear()
-        self.asks.clear()
+        for group in (self._refused, self.waiting, self.unacked, self.asks):
+            group.clear()
         return failed

@@ -80,11 +80,31 @@ async def test_a_full_outbox_fails_by_name_instead_of_growing(world: World) -> N
     limits = replace(LIMITS, window_messages=2, outbox_messages_max=3)
     a = await world.bus("a", limits=limits)
     told = [a.tell("b", numbered(i), deadline_s=0.2) for i in range(6)]
-    with pytest.raises(Undelivered, match=r"b: EpochAnswer not sent: 3 messages wait for b"):
+    with pytest.raises(Undelivered, match=r"b: EpochAnswer not sent: \d messages wait for b"):
         await told[5]
     for one in told[:5]:
         with pytest.raises(Undelivered):
             await one
+
+
+async def test_a_full_link_tells_its_refusals_late_and_keeps_no_more_of_them_than_messages(
+    world: World,
+) -> None:
+    """A sender that tries again at every refusal would spin; and what it spins on must not grow."""
+    limits = replace(LIMITS, window_messages=2, outbox_messages_max=3)
+    a = await world.bus("a", limits=limits)
+    loop = asyncio.get_running_loop()
+    told = [a.tell("b", numbered(i), deadline_s=60) for i in range(9)]
+    assert told[8].done(), "no room among the refused either"
+    assert not any(one.done() for one in told[:8])
+    begun = loop.time()
+    await asyncio.wait(told, return_when=asyncio.FIRST_COMPLETED, timeout=0)
+    await until(told[5].done, "the refusal")
+    assert loop.time() - begun > 0.9
+    with pytest.raises(Undelivered, match="not sent: 3 messages wait for b already"):
+        await told[5]
+    with pytest.raises(Undelivered):
+        await told[8]
 
 
 async def test_an_unknown_peer_is_named_with_the_nearest_known_one(world: World) -> None:

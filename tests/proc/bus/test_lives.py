@@ -59,6 +59,31 @@ async def test_a_question_the_dead_incarnation_took_fails_at_once_by_name(world:
     await ended(server)
 
 
+async def test_two_probes_that_meet_a_new_incarnation_do_not_bring_the_old_stream_back(
+    world: World,
+) -> None:
+    """Both ask where the dead one stood. The second answer must not say it of the new one.
+
+    Else its first answers are taken for repeats of the old one's, and acknowledged unread: every
+    question after a restart is taken and never answered.
+    """
+    a, old = await world.bus("a"), await world.bus("b")
+    server = serve(old, lambda incoming: old.reply(incoming, numbered(number_of(incoming))))
+    for i in range(5):
+        await a.ask("b", numbered(i), deadline_s=5)
+    await ended(server)
+    # Sent again as soon as the new incarnation is known: that is what its stream begins with.
+    asked = [a.ask("b", numbered(i), deadline_s=5) for i in range(3)]
+    await world.kill(old)
+    new = await world.bus("b", incarnation=1)
+    link = a._links.by_peer["b"]
+    for _ in range(2):
+        link._probe(0.0)
+    server = serve(new, lambda incoming: new.reply(incoming, numbered(number_of(incoming) * 10)))
+    assert [number_of(one) for one in await asyncio.gather(*asked)] == [0, 10, 20]
+    await ended(server)
+
+
 async def test_the_supervisor_can_tell_of_a_restart_before_the_peer_is_heard(
     world: World,
 ) -> None:
