@@ -207,7 +207,7 @@ class _Run:
             if self._resume_step:
                 core.ending.last_step = self._resume_step
                 shell.scores.load(earlier_events(self._folder.path), self._resume_step)
-            recorder.start(shell.broken)
+            recorder.start(lambda reason: shell.broken(_removed(self._folder) or reason))
             stack.enter_context(_signals(shell))
             stack.enter_context(_loop_errors(shell))
             receiver = asyncio.create_task(shell.receive(), name="receive")
@@ -300,10 +300,16 @@ async def _show(shell: Shell, broadcast: Broadcast) -> None:
 async def _look_after(folder: RunFolder, shell: Shell) -> None:
     """End the run, by name, when its folder is not there any more."""
     while True:
-        if not await asyncio.to_thread(folder.is_there):
-            shell.broken(f"the run folder {folder.path} was removed while the run went on")
+        if reason := await asyncio.to_thread(_removed, folder):
+            shell.broken(reason)
             return
         await asyncio.sleep(SNAPSHOT_S)
+
+
+def _removed(folder: RunFolder) -> str:
+    """The name of that end; empty while the folder is there."""
+    there = folder.is_there()
+    return "" if there else f"the run folder {folder.path} was removed while the run went on"
 
 
 @contextlib.contextmanager

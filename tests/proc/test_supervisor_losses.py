@@ -43,7 +43,8 @@ def test_a_run_whose_folder_is_removed_ends_by_name_and_leaves_nothing(tmp_path:
     with running(tmp_path, topology(WORKER + LENDING)) as run:
         run.until("lending-1 got 4194304 bytes")
         run_id, sockets = run.run_id, run.sockets
-        shutil.rmtree(run.folder)
+        # Moved first: the run writes into it while it is taken apart.
+        shutil.rmtree(run.folder.rename(tmp_path / "removed"))
         assert run.end() == 1, run.text
         assert f"the run folder {run.folder} was removed while the run went on" in run.text
         assert "Traceback" not in run.text
@@ -57,7 +58,8 @@ def test_a_supervisor_that_dies_after_its_folder_leaves_nothing_either(tmp_path:
         run_id, sockets = run.run_id, run.sockets
         processes = list(run.children().values())
         run.signal(signal.SIGSTOP)
-        shutil.rmtree(run.folder)
+        # Moved first: the run writes into it while it is taken apart.
+        shutil.rmtree(run.folder.rename(tmp_path / "removed"))
         run.signal(signal.SIGKILL)
         assert run.end() == -signal.SIGKILL
         assert wait_gone(processes) == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import signal
 import socket
@@ -107,7 +108,8 @@ def test_a_run_over_tcp_goes_on_through_a_death_and_refuses_strangers(tmp_path: 
             assert "HANDSHAKE_SUCCEEDED" not in ends
             with socket.create_connection(("127.0.0.1", port_of(home[name].endpoint))) as junk:
                 junk.sendall(b"GET / HTTP/1.1\r\n\r\n")
-                assert junk.recv(1 << 16) is not None
+                with contextlib.suppress(ConnectionResetError):  # closed with our junk unread
+                    assert junk.recv(1 << 16) is not None
             steps(run, 80)
             assert strangers_at(run, name) >= before + 2
 

@@ -84,8 +84,7 @@ def test_a_synchronous_run_goes_on_after_every_stop(
 ) -> None:
     """Actors that hold nothing, Ctrl-C twice and once; the order of prompts stays the same."""
     start = Start(tmp_path, checkpoint, base="lookup_sync", steps=unbroken.num_steps)
-    killed(run_up_to(1, start, launch), "session-0")
-    killed(run_up_to(2, start, launch), "publisher")
+    killed(run_up_to(1, start, launch), "publisher")
     killed(run_up_to(3, start, launch), "evaluator")
 
     run = run_up_to(4, start, launch)
