@@ -11,8 +11,9 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
-from milepost.actors.session.families.base import ParsedReply, ReplyDelta
+from milepost.actors.session.families.base import ReplyDelta
 from milepost.actors.session.families.calls import is_object
+from milepost.actors.session.families.held import HeldText
 from milepost.messages.shared import ToolCall
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ ENDS: Final = ("<|end|>", "<|call|>", "<|return|>", START)
 RECIPIENT: Final = re.compile(r"to=functions\.([^\s<]+)")
 
 
-class HarmonyParser:
+class HarmonyParser(HeldText):
     """See the module.
 
     Args:
@@ -34,35 +35,12 @@ class HarmonyParser:
     """
 
     def __init__(self, context: CallContext) -> None:
+        super().__init__()
         self._context = context
-        self._held = ""
         self._header = ""
         self._in_body = False
         self._body: list[str] = []
         """Of a call: nothing of it is given out before its end."""
-        self._content: list[str] = []
-        self._reasoning: list[str] = []
-        self._calls: list[ToolCall] = []
-        self._deltas: list[ReplyDelta] = []
-        self._finished = False
-
-    def feed(self, text: str) -> list[ReplyDelta]:
-        """What `text` adds."""
-        assert not self._finished, "a finished parser was fed"
-        self._held += text
-        return self._advance(final=False)
-
-    def finish(self) -> list[ReplyDelta]:
-        """What was held back adds; the stop token itself is no part of the text."""
-        assert not self._finished, "a parser was finished twice"
-        deltas = self._advance(final=True)
-        self._finished = True
-        return deltas
-
-    def reply(self) -> ParsedReply:
-        """All that was read."""
-        assert self._finished, "the reply was asked for before its end"
-        return ParsedReply("".join(self._content), "".join(self._reasoning), tuple(self._calls))
 
     def _advance(self, *, final: bool) -> list[ReplyDelta]:
         while self._read_body(final) if self._in_body else self._read_header(final):

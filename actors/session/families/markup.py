@@ -18,7 +18,8 @@ from __future__ import annotations
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from milepost.actors.session.families.base import ParsedReply, ReplyDelta
+from milepost.actors.session.families.base import ReplyDelta
+from milepost.actors.session.families.held import HeldText
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -37,7 +38,7 @@ class _Mode(Enum):
     CALL = "call"
 
 
-class MarkupParser:
+class MarkupParser(HeldText):
     """See the module's rules.
 
     Args:
@@ -56,39 +57,16 @@ class MarkupParser:
         calls: bool,
         call_tags: tuple[str, str] = CALL_TAGS,
     ) -> None:
+        super().__init__()
         self._read_calls = read_calls
         self._call_open, self._call_close = call_tags
         assert all(tag.rfind("<") == 0 for tag in call_tags), f"tags {call_tags} need one <"
         self._looks_for_calls = calls
         self._mode = _Mode.REASONING if thinking else _Mode.START
-        self._held = ""
         self._strips_newlines = thinking
         """Newlines that come next belong to the markup."""
         self._after_call = False
         """Nothing but blank text since the last call."""
-        self._content: list[str] = []
-        self._reasoning: list[str] = []
-        self._calls: list[ToolCall] = []
-        self._deltas: list[ReplyDelta] = []
-        self._finished = False
-
-    def feed(self, text: str) -> list[ReplyDelta]:
-        """What `text` adds."""
-        assert not self._finished, "a finished parser was fed"
-        self._held += text
-        return self._advance(final=False)
-
-    def finish(self) -> list[ReplyDelta]:
-        """What was held back adds."""
-        assert not self._finished, "a parser was finished twice"
-        deltas = self._advance(final=True)
-        self._finished = True
-        return deltas
-
-    def reply(self) -> ParsedReply:
-        """All that was read."""
-        assert self._finished, "the reply was asked for before its end"
-        return ParsedReply("".join(self._content), "".join(self._reasoning), tuple(self._calls))
 
     def _advance(self, *, final: bool) -> list[ReplyDelta]:
         steps = {
