@@ -18,6 +18,7 @@ import contextlib
 import os
 import signal
 from asyncio.subprocess import PIPE
+from typing import Final
 
 import msgspec
 from msgspec import Struct
@@ -25,8 +26,10 @@ from msgspec import Struct
 from milepost.actors.agent.agent import Agent
 from milepost.actors.agent.episode import Episode
 
-OUTPUT_BYTES_MAX = 1 << 20
-WORDS_MAX = 500
+GONE_S: Final = 5.0
+"""How long the output of a killed command may still be on its way."""
+OUTPUT_BYTES_MAX: Final = 1 << 20
+WORDS_MAX: Final = 500
 
 
 class CommandError(RuntimeError):
@@ -70,7 +73,9 @@ class CommandAgent(Agent):
         finally:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
-            await asyncio.wait({talk})
+            # A pipe may outlive its killed process, in the hands of one that it gave it to.
+            await asyncio.wait({talk}, timeout=GONE_S)
+            talk.cancel()
         if process.returncode != 0:
             told = err.decode(errors="replace").strip()[-WORDS_MAX:]
             raise CommandError(f"{self._command[0]} ended with code {process.returncode}: {told}")
