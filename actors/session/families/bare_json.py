@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from milepost.actors.session.families.base import ParsedReply, ReplyDelta
+from milepost.actors.session.families.base import ReplyDelta
 from milepost.actors.session.families.calls import parse_json_call
+from milepost.actors.session.families.held import HeldText
 
 if TYPE_CHECKING:
     from milepost.actors.session.families.calls import CallContext
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 PYTHON_TAG: Final = "<|python_tag|>"
 
 
-class BareJsonParser:
+class BareJsonParser(HeldText):
     """See the module.
 
     Args:
@@ -29,35 +30,20 @@ class BareJsonParser:
     """
 
     def __init__(self, context: CallContext) -> None:
+        super().__init__()
         self._context = context
-        self._held = ""
         self._is_text = not context.tools
-        self._content: list[str] = []
-        self._calls: tuple[ToolCall, ...] = ()
-        self._finished = False
 
-    def feed(self, text: str) -> list[ReplyDelta]:
-        """What `text` adds."""
-        assert not self._finished, "a finished parser was fed"
-        self._held += text
+    def _advance(self, *, final: bool) -> list[ReplyDelta]:
         begin = self._held.lstrip()
         if not self._is_text and not (begin.startswith("{") or _may_be(begin)):
             self._is_text = True
-        return self._give() if self._is_text else []
-
-    def finish(self) -> list[ReplyDelta]:
-        """The calls, or the text that looked like one."""
-        assert not self._finished, "a parser was finished twice"
-        self._finished = True
+        if not self._is_text and not final:
+            return []
         if not self._is_text and (calls := self._read()):
-            self._calls = calls
+            self._calls += calls
             return [ReplyDelta(tool_calls=calls)]
         return self._give()
-
-    def reply(self) -> ParsedReply:
-        """All that was read."""
-        assert self._finished, "the reply was asked for before its end"
-        return ParsedReply("".join(self._content), "", self._calls)
 
     def _give(self) -> list[ReplyDelta]:
         text, self._held = self._held, ""

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from milepost.actors.session.families import Family
     from milepost.actors.session.text.tokenizer import Tokenizer
 
-HEAD_TOKENS: Final = 20
-"""How far into a piece the assistant's opening is looked for."""
 SHOWN_CHARS: Final = 60
 
 
@@ -114,7 +112,7 @@ def _row_segments(
     row: Sequence[int], tokenizer: Tokenizer, family: Family
 ) -> list[_Plain | _Special]:
     """A row cut at its special tokens; the tokens that may trail are left out."""
-    token_ids = np.array(_trimmed(list(row), family.trailing_token_ids), dtype=np.int64)
+    token_ids = np.array(trimmed(list(row), family.trailing_token_ids), dtype=np.int64)
     cuts = np.flatnonzero(np.isin(token_ids, list(tokenizer.special_ids))).tolist()
     listed = token_ids.tolist()
     starts, ends = [0, *(cut + 1 for cut in cuts)], [*cuts, len(listed)]
@@ -149,65 +147,12 @@ def _opens(segments: list[_Plain | _Special], index: int, opener: str) -> bool:
     return (before.text + content.text).startswith(opener)
 
 
-def compare_tokens(
-    canonical: list[int], row: list[int], tokenizer: Tokenizer, family: Family
-) -> list[Mismatch]:
-    """The same, slowly: for token ids of both sides."""
-    expected = _segments(_trimmed(canonical, family.trailing_token_ids), tokenizer.special_ids)
-    actual = _segments(_trimmed(row, family.trailing_token_ids), tokenizer.special_ids)
-    shape = [isinstance(segment, int) for segment in expected]
-    if shape != [isinstance(segment, int) for segment in actual]:
-        counts = tuple(
-            f"{sum(isinstance(s, int) for s in side)} special tokens" for side in (expected, actual)
-        )
-        return [Mismatch("special_token_count", -1, *counts)]
-    found = []
-    for index, (left, right) in enumerate(zip(expected, actual, strict=True)):
-        if isinstance(left, int) or isinstance(right, int):
-            if left != right:
-                texts = (tokenizer.decode([side]) for side in (left, right))  # type: ignore[list-item]
-                found.append(Mismatch("special_token_type", index, *texts))
-            continue
-        expected_text, actual_text = tokenizer.decode(left), tokenizer.decode(right)
-        if expected_text == actual_text:
-            continue
-        spoken = all(
-            _opens_reply(side, index, tokenizer, family.assistant_opener)
-            for side in (expected, actual)
-        )
-        kind = "assistant_text" if spoken else "non_assistant_text"
-        found.append(Mismatch(kind, index, expected_text, actual_text))
-    return found
-
-
-def _trimmed(token_ids: list[int], trailing: frozenset[int]) -> list[int]:
+def trimmed(token_ids: list[int], trailing: frozenset[int]) -> list[int]:
+    """A row without the tokens at its end that say nothing."""
     end = len(token_ids)
     while end and token_ids[end - 1] in trailing:
         end -= 1
     return token_ids[:end]
-
-
-def _segments(token_ids: list[int], special: frozenset[int]) -> list[int | list[int]]:
-    segments: list[int | list[int]] = []
-    for token in token_ids:
-        if token in special:
-            segments.append(token)
-        elif segments and isinstance(tail := segments[-1], list):
-            tail.append(token)
-        else:
-            segments.append([token])
-    return segments
-
-
-def _opens_reply(
-    segments: list[int | list[int]], index: int, tokenizer: Tokenizer, opener: str
-) -> bool:
-    if not index or not opener:
-        return False
-    before, content = segments[index - 1], segments[index]
-    if not isinstance(before, int) or isinstance(content, int):
-        return False
-    return tokenizer.decode([before, *content[:HEAD_TOKENS]]).startswith(opener)
 
 
 def first_place(text: str, other: str) -> int:

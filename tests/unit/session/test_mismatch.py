@@ -7,11 +7,11 @@ import random
 import pytest
 from unit.session.family_kit import family_renderer
 from unit.session.kit import CALL_TEXT, STOP, renderer
+from unit.session.slow_mismatch import compare_tokens
 
 from milepost.actors.session.text.mismatch import (
     Mismatch,
     compare_rows,
-    compare_tokens,
     without_trailing,
 )
 
