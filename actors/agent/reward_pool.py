@@ -13,6 +13,7 @@ from typing import Final
 
 import msgspec
 
+from milepost.actors.agent.processes import started
 from milepost.actors.agent.reward import RewardFailed, RewardInput, RewardResult
 from milepost.actors.agent.reward_worker import LENGTH_BYTES, Loaded, Scored
 
@@ -103,10 +104,10 @@ class RewardPool:
             self._idle.put_nowait(None)
 
     async def _add(self) -> None:
-        process = await asyncio.create_subprocess_exec(
+        creation = asyncio.create_subprocess_exec(
             sys.executable, "-P", "-m", WORKER_MODULE, self._path, stdin=PIPE, stdout=PIPE
         )
-        worker = _Worker(process)
+        worker = _Worker(await started(creation))
         self._all.add(worker)
         loaded = await worker.loaded(self._start_s)
         if loaded.error:

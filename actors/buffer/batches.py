@@ -350,6 +350,8 @@ class Batches:
     def trained(self, step: int, names: Iterable[str]) -> int:
         """The batch of `step` is spent. Returns its tokens with loss, the first time."""
         groups = [self.queue.pop(name) for name in names if name in self.queue]
+        # A former incarnation may have handed it out: no rank gets other groups for it from us.
+        self._next_step = max(self._next_step or 0, step + 1)
         if (cut := self._cuts.get(step)) and not cut.is_trained:
             cut.is_trained = True
             groups += cut.groups.values()

@@ -168,6 +168,8 @@ class Trainer(Scripted):
     has_publisher: bool
     save: Callable[[Checkpoint], None]
     on_batch: Callable[[int, Batch, int | None], None]
+    is_joined: Callable[[int], bool] = lambda _: True
+    """Whether every rank trains this step: gradients are summed over all, or nobody steps."""
     version: int = 0
     """Batches trained."""
     trained: TrainedGroups = field(default_factory=TrainedGroups)
@@ -214,6 +216,8 @@ class Trainer(Scripted):
                 raise AssertionError(f"{self.name} was told {message}")
             case Unanswered(key) if key.startswith("batch/"):
                 return self._ask(int(key.partition("/")[2]))
+            case Woken() if self._training and not self.is_joined(self._training.step):
+                return [Wake("trained", now_s + self.step_s)]
             case Woken():
                 effects = self._stepped()
             case _:

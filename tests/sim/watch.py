@@ -174,6 +174,12 @@ class Watch:
         if rank == 0:
             self._check_once(batch)
 
+    def is_joined(self, step: int) -> bool:
+        """Whether every rank has its part of this step."""
+        config = self.topology.actors.trainer
+        assert config is not None
+        return len(self._parts.get(step, {})) == config.ranks
+
     def _check_parts(self, parts: list[Batch]) -> None:
         """Every trajectory of the batch is in exactly one part; normalisers agree."""
         first = parts[0]

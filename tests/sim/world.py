@@ -242,6 +242,7 @@ class World:
             has_publisher=topology.actors.publisher is not None,
             save=self._save,
             on_batch=self.watch.batch,
+            is_joined=self.watch.is_joined,
             step_s=self.faults.step_s,
             staleness_max=self._door_limit(),
         )

@@ -25,6 +25,7 @@ from msgspec import Struct
 
 from milepost.actors.agent.agent import Agent
 from milepost.actors.agent.episode import Episode
+from milepost.actors.agent.processes import started
 
 GONE_S: Final = 5.0
 """How long the output of a killed command may still be on its way."""
@@ -63,10 +64,11 @@ class CommandAgent(Agent):
         if not episode.address:
             raise CommandError("sessions have no HTTP door, add [actors.session.http]")
         # Like each sandbox and reward worker, it is of a group of its own and dies as one.
-        process = await asyncio.create_subprocess_exec(
+        creation = asyncio.create_subprocess_exec(
             *self._command, stdin=PIPE, stdout=PIPE, stderr=PIPE, start_new_session=True,
             limit=OUTPUT_BYTES_MAX, env=_environment(episode.address),
         )  # fmt: skip
+        process = await started(creation)
         talk = asyncio.create_task(process.communicate(_prompt(episode)), name="command")
         try:
             out, err = await asyncio.shield(talk)

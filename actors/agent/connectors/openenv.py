@@ -25,6 +25,7 @@ from openenv.core import GenericEnvClient
 from milepost.actors.agent.agent import Agent
 from milepost.actors.agent.episode import Episode
 from milepost.actors.agent.errors import LimitReached
+from milepost.actors.agent.processes import started
 from milepost.messages.shared import ChatMessage
 
 START_S = 60.0
@@ -81,10 +82,11 @@ class OpenEnvAgent(Agent):
         with socket.create_server(("127.0.0.1", 0), backlog=BACKLOG) as listening:
             self._url = f"http://127.0.0.1:{listening.getsockname()[1]}"
             words = ["uvicorn", self._serve, "--fd", str(listening.fileno())]
-            self._server = await asyncio.create_subprocess_exec(
+            creation = asyncio.create_subprocess_exec(
                 sys.executable, "-P", "-m", *words, "--log-level", "warning",
                 pass_fds=(listening.fileno(),),
             )  # fmt: skip
+            self._server = await started(creation)
         ended = asyncio.create_task(self._server.wait(), name="openenv server")
         came = asyncio.create_task(self._probe(), name="openenv probe")
         try:

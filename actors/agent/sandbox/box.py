@@ -18,6 +18,7 @@ from typing import Final, Self
 
 from msgspec import Struct
 
+from milepost.actors.agent.processes import started
 from milepost.actors.agent.sandbox.leases import Leases, NoLeases
 
 INSIDE: Final = Path(__file__).with_name("inside.py")
@@ -158,14 +159,17 @@ class Sandbox:
         read_fd, status_fd = os.pipe()
         started_s = time.monotonic()
         try:
-            process = await asyncio.create_subprocess_exec(
+            creation = asyncio.create_subprocess_exec(
                 sys.executable, "-I", "-S", str(INSIDE), self._spec(command, status_fd),
                 stdin=DEVNULL, stdout=PIPE, stderr=PIPE, cwd=self.folder,
                 env=self._environment(), pass_fds=(status_fd,), start_new_session=True,
             )  # fmt: skip
-        except OSError as error:
+            process = await started(creation)
+        except BaseException as error:
             os.close(read_fd)
-            raise SandboxError(f"no process can be started: {error}") from error
+            if isinstance(error, OSError):
+                raise SandboxError(f"no process can be started: {error}") from error
+            raise
         finally:
             os.close(status_fd)
         assert process.stdout is not None

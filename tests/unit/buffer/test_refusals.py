@@ -111,6 +111,17 @@ def test_a_batch_out_of_step_is_refused_and_is_no_end_of_the_data() -> None:
     assert isinstance(game.replies[game.ask(1)], Batch)
 
 
+def test_a_batch_that_a_former_incarnation_saw_trained_is_never_cut_anew() -> None:
+    """Ranks that train different groups in one step sum gradients that belong to no batch."""
+    game = Play(groups_max=8)
+    game.receive(StepTrained(step=1, version=2, group_ids=("h0", "h1")))
+    game.store("g0", "g1")
+    answer = game.replies[game.ask(1, rank=1, world_size=2)]
+    assert isinstance(answer, Refused)
+    assert answer.reason == "rank 1 asks for the batch of step 1, the next one is 2"
+    assert isinstance(game.replies[game.ask(2)], Batch)
+
+
 @pytest.mark.parametrize("journal", [False, True])
 def test_another_group_takes_the_place_of_a_refused_one(journal: bool) -> None:  # noqa: FBT001
     """The parts of the ranks were split before; the refused group must be in none of them."""

@@ -94,10 +94,12 @@ class Served:
 
 @pytest.fixture
 async def served(tmp_path: Path) -> AsyncIterator[Served]:
+    before = set(threading.enumerate())
     made = Served(tmp_path)
     yield made
     made.backend.close()
-    assert not [t for t in threading.enumerate() if t.name.startswith(("decode", "stage"))]
+    ours = [thread.name for thread in threading.enumerate() if thread not in before]
+    assert not [name for name in ours if name.startswith(("decode", "stage"))]
 
 
 def generate(key: str, tokens_max: int, **sampling: Any) -> GenerateOrder:
