@@ -312,11 +312,9 @@ class Batches:
         )
 
     def _never(self, message: BatchRequested) -> str:
-        if message.step in self._cuts:
-            return self.ended  # it lacks a group, and none will come
-        if self.ended and len(self.queue) < self.settings.groups_per_step:
-            return self.ended
-        return ""
+        # A batch that is cut already lacks a group, and none will come.
+        short = message.step in self._cuts or len(self.queue) < self.settings.groups_per_step
+        return self.ended if short else ""
 
     def _part(self, cut: Cut, message: BatchRequested, wait_s: float) -> Batch:
         if cut.world_size != message.world_size:

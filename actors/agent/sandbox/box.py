@@ -165,11 +165,12 @@ class Sandbox:
                 env=self._environment(), pass_fds=(status_fd,), start_new_session=True,
             )  # fmt: skip
             process = await started(creation)
-        except BaseException as error:
+        except asyncio.CancelledError:
             os.close(read_fd)
-            if isinstance(error, OSError):
-                raise SandboxError(f"no process can be started: {error}") from error
             raise
+        except OSError as error:
+            os.close(read_fd)
+            raise SandboxError(f"no process can be started: {error}") from error
         finally:
             os.close(status_fd)
         assert process.stdout is not None
