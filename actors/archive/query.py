@@ -1,0 +1,132 @@
+"""What can be asked of an archive, and what a line of the answer says."""
+
+from __future__ import annotations
+
+from typing import Any, Final, Literal, TypeAlias, get_args
+
+from msgspec import Struct
+
+from milepost.actors.archive.layout import Verdict
+from milepost.messages.shared import NonNegative, Status
+
+OrderBy: TypeAlias = Literal[
+    "time",
+    "reward",
+    "advantage",
+    "step",
+    "staleness",
+    "num_tokens",
+    "num_sampled_tokens",
+    "num_turns",
+    "seconds",
+    "trajectory_id",
+]
+ESCAPE: Final = "\\"
+TRIGRAM_MIN: Final = 3
+"""Shorter texts are in no index: they are looked for in every conversation."""
+
+
+class Query(Struct, frozen=True, kw_only=True):
+    """Which trajectories; a field that is None leaves them all."""
+
+    status: Status | None = None
+    verdict: Verdict | None = None
+    step: NonNegative | None = None
+    """Batch that it was trained in."""
+    group_id: str | None = None
+    reward_min: float | None = None
+    reward_max: float | None = None
+    staleness_min: int | None = None
+    has_mismatch: bool | None = None
+    """Whether a row differs from its canonical rendering."""
+    text: str | None = None
+    """Substring of the conversation's first `TEXT_MAX` characters, whatever the case of letters."""
+    order_by: OrderBy = "time"
+    descending: bool = False
+
+
+class Entry(Struct, frozen=True, kw_only=True):
+    """One trajectory in a list."""
+
+    trajectory_id: str
+    attempt: NonNegative
+    group_id: str
+    prompt_id: str
+    status: Status
+    verdict: Verdict
+    reason: str
+    """Of the verdict; empty when it is not `dropped`."""
+    reward: float
+    advantage: float | None
+    """None: not trained."""
+    step: NonNegative | None
+    """Batch it was trained in last; None: not trained."""
+    staleness: int | None
+    """`step` minus the oldest version of its trained tokens; None: not trained, or unknown."""
+    num_tokens: NonNegative
+    num_sampled_tokens: NonNegative
+    num_turns: NonNegative
+    has_mismatch: bool
+    seconds: float | None
+    """Of its episode; None: nobody said."""
+    time: float
+    """Unix time at which it came to the buffer."""
+
+
+class StepEntry(Struct, frozen=True, kw_only=True):
+    """One trained batch in a list."""
+
+    step: NonNegative
+    time: float
+    """Unix time at which the last of its rows was written."""
+    num_groups: NonNegative
+    num_trajectories: NonNegative
+    num_sampled_tokens: NonNegative
+    reward_mean: float
+    reward_min: float
+    reward_max: float
+    staleness_max: int | None
+    num_mismatches: NonNegative
+    """Trajectories that differ from their canonical rendering."""
+
+
+def where_of(query: Query) -> tuple[str, list[Any]]:
+    """The SQL condition of a query over `trajectories`, with its values."""
+    parts: list[str] = []
+    values: list[Any] = []
+
+    def add(condition: str, value: Any) -> None:
+        if value is not None:
+            parts.append(condition)
+            values.append(value)
+
+    add("status = ?", query.status.value if query.status else None)
+    add("verdict = ?", query.verdict.value if query.verdict else None)
+    add("step = ?", query.step)
+    add("group_id = ?", query.group_id)
+    add("reward >= ?", query.reward_min)
+    add("reward <= ?", query.reward_max)
+    add("staleness >= ?", query.staleness_min)
+    if query.has_mismatch is not None:
+        parts.append("mismatch" if query.has_mismatch else "NOT mismatch")
+    if query.text:
+        _add_text(query.text, parts, values)
+    return " AND ".join(parts) or "1", values
+
+
+def _add_text(text: str, parts: list[str], values: list[Any]) -> None:
+    if len(text) >= TRIGRAM_MIN:
+        parts.append("number IN (SELECT rowid FROM conversations WHERE text MATCH ?)")
+        values.append('"' + text.replace('"', '""') + '"')
+        return
+    escaped = "".join(ESCAPE + each if each in "%_\\" else each for each in text)
+    parts.append("number IN (SELECT rowid FROM conversations WHERE text LIKE ? ESCAPE '\\')")
+    values.append(f"%{escaped}%")
+
+
+def order_of(query: Query) -> str:
+    """The SQL order: what has no such number comes last, and ties go by arrival."""
+    direction = "DESC" if query.descending else "ASC"
+    column = query.order_by
+    assert column in get_args(OrderBy), column
+    return f"{column} IS NULL, {column} {direction}, number {direction}"

@@ -1,0 +1,251 @@
+"""Reading the archive of a run, while it goes on and afterwards; nothing of the run is changed."""
+
+from __future__ import annotations
+
+import sqlite3
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self
+
+import msgspec
+from msgspec import Struct
+
+from milepost.actors.archive.aligned import aligned
+from milepost.actors.archive.index import Index, IndexLocked
+from milepost.actors.archive.layout import (
+    BUFFER,
+    FOLDER,
+    Arrived,
+    Conversation,
+    RecordDamaged,
+    Trained,
+    read_arrived,
+    read_conversation,
+    read_head,
+    read_trained,
+)
+from milepost.actors.archive.query import Entry, Query, StepEntry, order_of, where_of
+from milepost.actors.archive.schema import INDEX, open_for_reading
+from milepost.actors.archive.segments import read_at, segment_path
+from milepost.messages.bulk import Bulk
+from milepost.messages.trajectory import Trajectory
+
+__all__ = ["Archive", "Entry", "NoArchive", "Query", "StepEntry", "Stored", "Training", "Unknown"]
+
+ENTRIES: Final = (
+    "SELECT trajectory_id, attempt, group_id, prompt_id, status, verdict, reason, reward,"
+    " advantage, step, staleness, num_tokens, num_sampled_tokens, num_turns,"
+    " mismatch AS has_mismatch, seconds, time, group_rewards, segment, offset FROM trajectories"
+)
+COUNT: Final = "SELECT count(*) FROM trajectories"
+ONE: Final = (
+    f"{ENTRIES} WHERE trajectory_id = ?1 AND (?2 IS NULL OR attempt = ?2)"
+    " ORDER BY attempt DESC, number DESC LIMIT 1"
+)
+
+
+class NoArchive(FileNotFoundError):
+    """The run has none."""
+
+
+class Unknown(KeyError):
+    """No such trajectory in the archive."""
+
+
+class Training(Struct, frozen=True, kw_only=True):
+    """What the trainer made of one row."""
+
+    step: int
+    """Number of the batch; the version it was trained on top of."""
+    advantage: float
+    staleness: int | None
+    logprobs: Bulk | None
+    """float32 [S], nats, of the row's S sampled tokens in order, before the step; NaN where another
+    row trains the token. None: their file was removed, or the trainer computed none."""
+    contracts: dict[str, str]
+    """Contract -> `passed`, `not checked` or what the trainer's door found; empty: file removed."""
+
+
+class Stored(Struct, frozen=True, kw_only=True):
+    """One trajectory with all that is known of it."""
+
+    entry: Entry
+    rows: tuple[Trajectory, ...]
+    """All of them, with the group's rewards once it was complete."""
+    trainings: tuple[Training | None, ...]
+    """Of each row; None: not trained."""
+    conversations: tuple[Conversation | None, ...]
+    """Of each row; None: the session did not say it."""
+
+    @property
+    def trajectory(self) -> Trajectory:
+        """Its first row."""
+        return self.rows[0]
+
+    @property
+    def training(self) -> Training | None:
+        """Of its first row."""
+        return self.trainings[0]
+
+    @property
+    def conversation(self) -> Conversation | None:
+        """Of its first row."""
+        return self.conversations[0]
+
+
+@dataclass(slots=True)
+class Archive:
+    """The archive of one run, open for reading. Used by one thread at a time."""
+
+    run_folder: Path
+    _base: sqlite3.Connection
+
+    @classmethod
+    def open(cls, run_folder: Path) -> Archive:
+        """Open it. What a run that has ended had not indexed yet is indexed first.
+
+        Raises:
+            NoArchive: there is none, or its index cannot be read or made.
+        """
+        folder = run_folder / FOLDER
+        if not (folder / BUFFER).is_dir():
+            raise NoArchive(
+                f"{run_folder} has no archive: it has archive.enabled = false, or is no run"
+            )
+        try:
+            with Index(run_folder) as index:
+                index.catch_up()
+        except (IndexLocked, OSError, sqlite3.OperationalError):
+            # The run goes on and keeps the index, or this is a copy that cannot be written.
+            pass
+        base = open_for_reading(folder / INDEX)
+        if base is None:
+            raise NoArchive(f"{folder / INDEX} is missing or damaged, and cannot be made again")
+        base.row_factory = sqlite3.Row
+        return cls(run_folder, base)
+
+    def __enter__(self) -> Self:
+        """Nothing more to do."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Close it."""
+        self.close()
+
+    def close(self) -> None:
+        """Close it."""
+        self._base.close()
+
+    # ---- lists ---------------------------------------------------------------------------
+
+    def select(self, query: Query, *, limit: int, offset: int = 0) -> list[Entry]:
+        """The trajectories that a query leaves, in its order.
+
+        Args:
+            query: which.
+            limit: most of them.
+            offset: how many to pass before.
+        """
+        where, values = where_of(query)
+        statement = f"{ENTRIES} WHERE {where} ORDER BY {order_of(query)} LIMIT ? OFFSET ?"
+        found = self._base.execute(statement, (*values, limit, offset))
+        return [_entry(row) for row in found]
+
+    def count(self, query: Query) -> int:
+        """How many trajectories a query leaves."""
+        where, values = where_of(query)
+        found = self._base.execute(f"{COUNT} WHERE {where}", values)
+        return int(found.fetchone()[0])
+
+    def groups(self, step: int) -> list[str]:
+        """Groups of the batch of `step`, by name."""
+        found = self._base.execute(
+            "SELECT DISTINCT group_id FROM trajectories WHERE step = ? ORDER BY group_id", (step,)
+        )
+        return [row[0] for row in found]
+
+    def steps(self) -> list[StepEntry]:
+        """Every batch of which something was trained, in order."""
+        found = self._base.execute(
+            "SELECT step, max(time) AS time, count(DISTINCT group_id) AS num_groups,"
+            " count(*) AS num_trajectories, sum(num_sampled_tokens) AS num_sampled_tokens,"
+            " avg(reward) AS reward_mean, min(reward) AS reward_min, max(reward) AS reward_max,"
+            " max(staleness) AS staleness_max, sum(mismatch) AS num_mismatches"
+            " FROM trajectories WHERE step IS NOT NULL GROUP BY step ORDER BY step"
+        )
+        return [msgspec.convert(dict(row), StepEntry, strict=False) for row in found]
+
+    # ---- one trajectory ------------------------------------------------------------------
+
+    def read(self, trajectory_id: str, attempt: int | None = None) -> Stored:
+        """All of one trajectory.
+
+        Args:
+            trajectory_id: its name.
+            attempt: number of the try; None: the last that came.
+
+        Raises:
+            Unknown: it is not in the archive.
+            RecordDamaged: its record is not whole; `milepost audit` says more.
+        """
+        found = self._base.execute(ONE, (trajectory_id, attempt)).fetchone()
+        if found is None:
+            tried = "" if attempt is None else f", attempt {attempt},"
+            raise Unknown(f"trajectory {trajectory_id!r}{tried} is not in the archive")
+        record = self._record(BUFFER, found["segment"], found["offset"])
+        if not isinstance(read_head(record), Arrived):
+            raise RecordDamaged(f"the record of {trajectory_id} is none of an arrival")
+        body = read_arrived(record)
+        rewards = tuple(map(float, filter(None, (found["group_rewards"] or "").split(","))))
+        rows = body.rows
+        if rewards:
+            rows = tuple(
+                msgspec.structs.replace(row, group_rewards=rewards, group_size=len(rewards))
+                for row in rows
+            )
+        said = body.conversations or (b"",) * len(rows)
+        return Stored(
+            entry=_entry(found),
+            rows=rows,
+            trainings=tuple(map(self._training, body.rows)),
+            conversations=tuple(read_conversation(each) if each else None for each in said),
+        )
+
+    def _training(self, row: Trajectory) -> Training | None:
+        found = self._base.execute(
+            "SELECT * FROM trained WHERE key = ?", (row.certificate.seal,)
+        ).fetchone()
+        if found is None:
+            return None
+        logprobs, contracts = None, {}
+        if found["segment"] is not None:
+            record = self._record(found["writer"], found["segment"], found["offset"])
+            head = read_head(record)
+            assert isinstance(head, Trained), head
+            contracts = head.contracts
+            logprobs = aligned(row, read_trained(record).logprobs)
+        return Training(
+            step=found["step"],
+            advantage=found["advantage"],
+            staleness=found["staleness"],
+            logprobs=logprobs,
+            contracts=contracts,
+        )
+
+    def _record(self, writer: str, segment: int, offset: int) -> Any:
+        path = segment_path(self.run_folder / FOLDER / writer, segment)
+        try:
+            return read_at(path, offset)
+        except FileNotFoundError as error:
+            raise RecordDamaged(f"{path} is gone; `milepost audit` says more") from error
+
+
+def _entry(row: sqlite3.Row) -> Entry:
+    fields = {name: row[name] for name in Entry.__struct_fields__}
+    return msgspec.convert(fields, Entry, strict=False)

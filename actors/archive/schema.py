@@ -1,0 +1,89 @@
+"""The index of an archive as a file: SQLite, opened for writing by one process, or for reading."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+from typing import Final
+
+INDEX: Final = "index.sqlite"
+VERSION: Final = 1
+BUSY_MS: Final = 10_000
+"""Readers wait this long for a lock; writers need none of theirs (WAL)."""
+
+SCHEMA: Final = """
+CREATE TABLE writers (
+    name TEXT PRIMARY KEY, segment INTEGER, offset INTEGER, missed INTEGER DEFAULT 0);
+CREATE TABLE trajectories (
+    number INTEGER PRIMARY KEY, key TEXT UNIQUE, trajectory_id TEXT, attempt INTEGER,
+    group_id TEXT, prompt_id TEXT, status TEXT, verdict TEXT, reason TEXT, reward REAL,
+    advantage REAL, step INTEGER, staleness INTEGER, num_tokens INTEGER,
+    num_sampled_tokens INTEGER, num_turns INTEGER, mismatch INTEGER, seconds REAL, time REAL,
+    group_rewards TEXT, segment INTEGER, offset INTEGER);
+CREATE TABLE trained (
+    key TEXT PRIMARY KEY, step INTEGER, advantage REAL, staleness INTEGER, time REAL,
+    writer TEXT, segment INTEGER, offset INTEGER) WITHOUT ROWID;
+CREATE TABLE refused (
+    key TEXT, step INTEGER, writer TEXT, segment INTEGER, offset INTEGER);
+CREATE VIRTUAL TABLE conversations USING fts5(text, tokenize = 'trigram');
+CREATE INDEX by_name ON trajectories (trajectory_id, attempt);
+CREATE INDEX by_group ON trajectories (group_id);
+CREATE INDEX by_step ON trajectories (step, time);
+CREATE INDEX by_time ON trajectories (time);
+CREATE INDEX by_segment ON trajectories (segment);
+CREATE INDEX refused_by_key ON refused (key);
+"""
+
+
+def open_for_writing(path: Path) -> sqlite3.Connection:
+    """The index there, or an empty one when it is missing, damaged or of another layout.
+
+    Raises:
+        OSError, sqlite3.OperationalError: its folder cannot be written.
+    """
+    if path.exists():
+        base = _connect(f"file:{path}?mode=rw")
+        if _is_usable(base):
+            return _prepared(base)
+        base.close()
+        for each in path.parent.glob(f"{path.name}*"):
+            each.unlink()
+    base = _prepared(_connect(f"file:{path}?mode=rwc"))
+    base.executescript(f"BEGIN; {SCHEMA} PRAGMA user_version = {VERSION}; COMMIT;")
+    return base
+
+
+def open_for_reading(path: Path) -> sqlite3.Connection | None:
+    """The index there; None when there is none that can be read."""
+    if not path.exists():
+        return None
+    # A file in a folder that cannot be written has nobody who writes it, and needs no lock.
+    for options in ("mode=ro", "mode=ro&immutable=1"):
+        base = _connect(f"file:{path}?{options}")
+        if _is_usable(base):
+            return base
+        base.close()
+    return None
+
+
+def _connect(uri: str) -> sqlite3.Connection:
+    # One thread at a time uses it; it need not be the one that opened it.
+    return sqlite3.connect(
+        uri, uri=True, timeout=BUSY_MS / 1000, isolation_level=None, check_same_thread=False
+    )
+
+
+def _prepared(base: sqlite3.Connection) -> sqlite3.Connection:
+    # It follows from the records: what a power cut takes is read again.
+    base.execute("PRAGMA journal_mode = WAL")
+    base.execute("PRAGMA synchronous = OFF")
+    return base
+
+
+def _is_usable(base: sqlite3.Connection) -> bool:
+    try:
+        version = base.execute("PRAGMA user_version").fetchone()[0]
+        base.execute("SELECT count(*) FROM writers").fetchone()
+    except sqlite3.DatabaseError:
+        return False
+    return bool(version == VERSION)

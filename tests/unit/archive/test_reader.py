@@ -1,0 +1,103 @@
+"""Reading an archive: lists, filters, one trajectory whole, and a hundred thousand of them."""
+
+from __future__ import annotations
+
+import time
+from array import array
+from pathlib import Path
+
+import pytest
+from unit.archive.kit import Library, fill_index
+
+from milepost.actors.archive.layout import Verdict
+from milepost.actors.archive.reader import Archive, NoArchive, Query, Unknown
+from milepost.messages.shared import Status
+
+
+@pytest.fixture
+def library(tmp_path: Path) -> Library:
+    """A small archive on disk."""
+    return Library(tmp_path).write()
+
+
+def test_what_was_written_is_read_back_whole(library: Library) -> None:
+    """A row, its conversation and what the trainer computed of it come back byte for byte."""
+    with Archive.open(library.folder) as archive:
+        stored = archive.read("g1.1")
+    original = library.rows[3]
+    assert stored.trajectory.token_ids == original.token_ids
+    assert stored.trajectory.certificate == original.certificate
+    assert stored.trajectory.group_rewards == (0.0, 1.0)
+    assert stored.training is not None
+    assert stored.training.step == 1
+    assert stored.training.logprobs is not None
+    computed = array("f", bytes(stored.training.logprobs.data))
+    sampled = [value for value in array("f", bytes(original.logprobs.data)) if value]
+    assert computed.tolist() == pytest.approx([value - 0.01 for value in sampled])
+    assert stored.conversation is not None
+    assert stored.conversation.messages[0]["content"].startswith("Question of g1.1")
+    assert stored.entry.verdict is Verdict.STORED
+
+
+def test_lists_are_filtered_and_ordered(library: Library) -> None:
+    """Each filter leaves what it says, alone and together with others."""
+    with Archive.open(library.folder) as archive:
+        assert archive.count(Query()) == 8
+        assert archive.count(Query(verdict=Verdict.DROPPED)) == 2
+        assert archive.count(Query(reward_min=0.5)) == 4
+        assert archive.count(Query(reward_max=0.5, step=1)) == 1
+        assert archive.count(Query(has_mismatch=True)) == 2
+        assert archive.count(Query(status=Status.FAILED)) == 0
+        dropped = archive.select(Query(verdict=Verdict.DROPPED), limit=5)
+        assert [(each.trajectory_id, each.reason) for each in dropped] == [
+            ("g3.0", "stale"),
+            ("g3.1", "stale"),
+        ]
+        newest = archive.select(Query(order_by="step", descending=True), limit=2, offset=1)
+        assert [each.trajectory_id for each in newest] == ["g2.0", "g1.1"]
+        assert archive.groups(2) == ["g2"]
+        assert [each.step for each in archive.steps()] == [0, 1, 2]
+        assert archive.steps()[1].num_mismatches == 2
+
+
+@pytest.mark.parametrize(("text", "count"), [("g1.1", 1), ("QUESTION", 8), ("g2", 2), ("%", 0)])
+def test_a_conversation_is_found_by_any_part_of_its_text(
+    library: Library, text: str, count: int
+) -> None:
+    """Whatever the case, short or long, and nothing in it is a wildcard."""
+    with Archive.open(library.folder) as archive:
+        assert archive.count(Query(text=text)) == count
+
+
+def test_what_is_not_there_is_said_by_name(
+    library: Library, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """A wrong name and a run without an archive are two faults, told apart."""
+    with Archive.open(library.folder) as archive, pytest.raises(Unknown, match=r"g9\.0"):
+        archive.read("g9.0")
+    with pytest.raises(NoArchive):
+        Archive.open(tmp_path_factory.mktemp("bare"))
+
+
+def test_a_page_of_a_hundred_thousand_trajectories_takes_a_moment(tmp_path: Path) -> None:
+    """A web page of such a run opens in under a second, so each question must take much less."""
+    fill_index(tmp_path, 100_000)
+    queries = [
+        Query(),
+        Query(order_by="advantage", descending=True),
+        Query(order_by="trajectory_id"),
+        Query(step=700),
+        Query(reward_min=0.5, staleness_min=2, has_mismatch=True),
+        Query(text="number 99999"),
+        Query(text="seven lookup", order_by="reward"),
+    ]
+    with Archive.open(tmp_path) as archive:
+        assert archive.count(Query()) == 100_000
+        for query in queries:
+            started = time.process_time()
+            found = archive.select(query, limit=50)
+            assert archive.count(query) >= len(found) > 0, query
+            assert time.process_time() - started < 1.0, query
+        started = time.process_time()
+        assert len(archive.steps()) > 1000
+        assert time.process_time() - started < 1.0
