@@ -16,6 +16,7 @@ from milepost.messages.shared import (
     SamplingParams,
     Seconds,
     VersionSpan,
+    WeightsUsed,
 )
 
 
@@ -62,6 +63,10 @@ class Generated(Message, kw_only=True):
     top_logprobs: Bulk | None = None
     """float32 [N, K]"""
     routes: Bulk | None = None
+    incarnation: NonNegative = 0
+    """Of the engine: how often it had started before."""
+    weights: tuple[WeightsUsed, ...] = ()
+    """Of each version of the spans, in the order of their first tokens."""
 
 
 class GenerateRefused(Message, kw_only=True):

@@ -89,6 +89,17 @@ class VersionSpan(Struct, frozen=True, kw_only=True, array_like=True):
     version: NonNegative
 
 
+class WeightsUsed(Struct, frozen=True, kw_only=True, array_like=True):
+    """What an engine says of one weight version that sampled tokens of a reply."""
+
+    version: NonNegative
+    digest: str
+    """xxh3-128 hex over names and bytes of every tensor, as in `ActivateEpoch`."""
+    kv_version: NonNegative
+    """Oldest version that computed keys or values which those tokens attended to: the same one
+    where caches are computed anew, an older one where replies go on in place."""
+
+
 class Usage(Struct, frozen=True, kw_only=True):
     """Token counts of one reply."""
 

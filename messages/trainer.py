@@ -15,6 +15,8 @@ class VersionPublished(Message, kw_only=True):
     version: NonNegative
     final: bool = False
     """True: the trainer will make no further version."""
+    digest: str = ""
+    """Of its weights, as in `ActivateEpoch`; empty when the sender does not have it."""
 
 
 class VersionFailed(Message, kw_only=True):

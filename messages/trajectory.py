@@ -16,6 +16,7 @@ from milepost.messages.shared import (
     SamplingParams,
     Status,
     VersionSpan,
+    WeightsUsed,
 )
 
 
@@ -43,6 +44,12 @@ class TurnBoundary(Struct, frozen=True, kw_only=True):
     """Name of the engine that generated it."""
     trained: bool = True
     """False: the reply carries no loss in this row; another row of its trajectory trains it."""
+    incarnation: NonNegative = 0
+    """Of that engine: how often it had started before."""
+    cached_tokens: NonNegative = 0
+    """Tokens of the prompt whose keys and values the engine had already."""
+    weights: tuple[WeightsUsed, ...] = ()
+    """What that engine says of each version that sampled tokens of this reply."""
 
 
 class Certificate(Struct, frozen=True, kw_only=True):

@@ -82,10 +82,19 @@ class Engine:
         publisher: process name of the publisher; empty without one.
         facts: of the backend.
         requests_max: most requests in flight.
+        incarnation: of this process.
     """
 
-    def __init__(self, name: str, publisher: str, facts: EngineFacts, requests_max: int) -> None:
-        self._name, self._publisher = name, publisher
+    def __init__(
+        self,
+        name: str,
+        publisher: str,
+        facts: EngineFacts,
+        requests_max: int,
+        *,
+        incarnation: int = 0,
+    ) -> None:
+        self._name, self._publisher, self._incarnation = name, publisher, incarnation
         self._facts, self._requests_max = facts, requests_max
         self._epochs = Epochs(facts.manifest)
         self._in_flight: dict[str, _InFlight] = {}
@@ -284,13 +293,29 @@ class Engine:
         self._num_finished += 1
         match outcome:
             case Finished():
-                return Reply(entry.request, _generated(outcome))
+                return Reply(entry.request, self._generated(outcome))
             case ScoreFinished(_, logprobs, version):
                 rows = tuple(to_bulk(row) for row in logprobs)
                 return Reply(entry.request, Scored(logprobs=rows, version=version))
             case Rejected(_, reason):
                 self._num_finished -= 1
                 return self._refuse(entry.request, entry.request_id, reason, retry=False)
+
+    def _generated(self, outcome: Finished) -> Generated:
+        top_ids, top_logprobs = outcome.top_token_ids, outcome.top_logprobs
+        return Generated(
+            request_id=outcome.key,
+            token_ids=to_bulk(outcome.token_ids),
+            logprobs=to_bulk(outcome.logprobs),
+            spans=outcome.spans,
+            finish_reason=outcome.finish_reason,
+            cached_tokens=outcome.cached_tokens,
+            top_token_ids=None if top_ids is None else to_bulk(top_ids),
+            top_logprobs=None if top_logprobs is None else to_bulk(top_logprobs),
+            routes=None if outcome.routes is None else to_bulk(outcome.routes),
+            incarnation=self._incarnation,
+            weights=self._epochs.weights_used(outcome.spans, outcome.kv_versions),
+        )
 
     def _refuse(self, request: Request, request_id: str, reason: str, *, retry: bool) -> Reply:
         self._num_refused += 1
@@ -301,21 +326,6 @@ class Engine:
             return []
         drains, self._drains = self._drains, []
         return [Reply(request, Drained(actor=self._name)) for request in drains]
-
-
-def _generated(outcome: Finished) -> Generated:
-    top_ids, top_logprobs = outcome.top_token_ids, outcome.top_logprobs
-    return Generated(
-        request_id=outcome.key,
-        token_ids=to_bulk(outcome.token_ids),
-        logprobs=to_bulk(outcome.logprobs),
-        spans=outcome.spans,
-        finish_reason=outcome.finish_reason,
-        cached_tokens=outcome.cached_tokens,
-        top_token_ids=None if top_ids is None else to_bulk(top_ids),
-        top_logprobs=None if top_logprobs is None else to_bulk(top_logprobs),
-        routes=None if outcome.routes is None else to_bulk(outcome.routes),
-    )
 
 
 def _row_fault(row: Bulk) -> str:

@@ -32,9 +32,12 @@ from milepost.messages.engine import (
     TensorSpec,
     WeightBucket,
 )
+from milepost.messages.shared import VersionSpan, WeightsUsed
 
 _NAMED_MAX = 3
 """Names told of a longer list."""
+_DIGESTS_MAX = 1024
+"""No reply lives through as many publications."""
 
 
 @dataclass(slots=True)
@@ -76,6 +79,7 @@ class Epochs:
         version: the one that serves; None before the first.
         num_activated: switches so far.
         last_pause_s: how long the last one held generation up.
+        digests: of the versions that serve or served, the newest `_DIGESTS_MAX`.
     """
 
     def __init__(self, manifest: tuple[TensorSpec, ...]) -> None:
@@ -86,6 +90,7 @@ class Epochs:
         self.version: int | None = None
         self.num_activated = 0
         self.last_pause_s = 0.0
+        self.digests: dict[int, str] = {}
 
     @property
     def is_switching(self) -> bool:
@@ -189,6 +194,20 @@ class Epochs:
             opened.activate = None
             effects += self.forget()
         return effects
+
+    def weights_used(
+        self, spans: tuple[VersionSpan, ...], kv_versions: tuple[int, ...]
+    ) -> tuple[WeightsUsed, ...]:
+        """What stands behind these spans of a reply, once for each version."""
+        oldest: dict[int, int] = {}
+        for span, kv_version in zip(spans, kv_versions, strict=True):
+            oldest[span.version] = min(kv_version, oldest.get(span.version, kv_version))
+        return tuple(
+            WeightsUsed(
+                version=version, digest=self.digests.get(version, ""), kv_version=kv_version
+            )
+            for version, kv_version in oldest.items()
+        )
 
     def validate(self) -> None:
         """Assert the machine's invariants."""
@@ -307,6 +326,11 @@ class Epochs:
         self.version, self._open = activate.version, None
         self.num_activated += 1
         self.last_pause_s = switched.pause_s
+        # A version that comes back is the newest again.
+        self.digests.pop(activate.version, None)
+        self.digests[activate.version] = activate.digest
+        if len(self.digests) > _DIGESTS_MAX:
+            del self.digests[next(iter(self.digests))]
         return EpochConfirmed(
             version=activate.version,
             digest=activate.digest,

@@ -196,6 +196,8 @@ class Finished:
     spans: tuple[VersionSpan, ...]
     finish_reason: FinishReason
     cached_tokens: int
+    kv_versions: tuple[int, ...]
+    """For each span, as in `WeightsUsed.kv_version`."""
     top_token_ids: NDArray[np.int32] | None = None
     top_logprobs: NDArray[np.float32] | None = None
     routes: NDArray[np.int16] | None = None

@@ -28,7 +28,13 @@ async def run(context: ActorContext) -> None:
     try:
         publisher = "".join(topology.names("publisher"))
         requests_max = topology.actors.engine.requests_max
-        core = Engine(context.name, publisher, backend.facts, requests_max)
+        core = Engine(
+            context.name,
+            publisher,
+            backend.facts,
+            requests_max,
+            incarnation=context.spec.incarnation,
+        )
         wired = Wired(core, backend)
         backend.start(context.inject)
         await context.serve(wired, facts=backend.facts.details, perform=backend.perform)

@@ -253,7 +253,7 @@ class Epochs:
         """What everyone who counts versions is told."""
         assert self.serving is not None
         ready = self.serving.ready
-        return VersionPublished(version=ready.version, final=ready.final)
+        return VersionPublished(version=ready.version, final=ready.final, digest=ready.digest)
 
     def failed_word(self, version: int, reason: str) -> Effect:
         """What the trainer is told."""

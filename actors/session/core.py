@@ -140,7 +140,7 @@ class SessionCore:
             case ImportConversations():
                 return self._imports.asked(message, _asked(event))
             case VersionPublished():
-                self._desk.version = max(self._desk.version, message.version)
+                self._desk.published(message.version, message.digest)
                 return self._desk.tell_accounts()
             case PeerRestarted():
                 return self._peer_died(message.actor, now_s)

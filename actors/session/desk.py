@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from milepost.actors.session.work import TextWork
 
 FORGET_KEY = "forget"
+DIGESTS_MAX = 1024
+"""No reply lives through as many publications."""
 FORGET_S = 0.25
 """Sessions that ended within this time are forgotten by their engine in one message."""
 
@@ -34,6 +36,7 @@ class Desk:
         patience_s: how long a turn is tried again while engines fail.
         rules: how branches become rows.
         version: newest published version; older ones must not serve any more.
+        digests: of the weights of published versions, the newest `DIGESTS_MAX` of them.
         addresses: of sessions, when the HTTP door is open.
     """
 
@@ -44,11 +47,20 @@ class Desk:
     patience_s: float
     rules: RowRules = field(default_factory=RowRules)
     version: int = 0
+    digests: dict[int, str] = field(default_factory=dict)
     addresses: Addresses | None = None
     counters: Counters = field(default_factory=Counters)
     _serial: int = 0
     _forgotten: dict[str, list[str]] = field(default_factory=dict)
     _accounts_told: dict[str, int] = field(default_factory=dict)
+
+    def published(self, version: int, digest: str) -> None:
+        """All engines serve this version."""
+        self.version = max(self.version, version)
+        if digest:
+            self.digests[version] = digest
+            if len(self.digests) > DIGESTS_MAX:
+                del self.digests[min(self.digests)]
 
     def key(self, kind: str) -> str:
         """A key that no other effect of this actor has."""

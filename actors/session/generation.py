@@ -12,7 +12,7 @@ from milepost.messages.session import ChatReply
 from milepost.messages.shared import FinishReason, Usage
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Mapping
 
     from milepost.actors.session.families import ParsedReply
     from milepost.actors.session.state import Flight
@@ -26,7 +26,12 @@ class EngineFault(ValueError):
 
 
 def read_generated(
-    generated: Generated, *, engine: str, tokens_max: int, stop_token_ids: Collection[int]
+    generated: Generated,
+    *,
+    engine: str,
+    tokens_max: int,
+    stop_token_ids: Collection[int],
+    digests: Mapping[int, str],
 ) -> SampledReply:
     """The sampled tokens, when everything about them fits together.
 
@@ -35,10 +40,12 @@ def read_generated(
         engine: who gave it.
         tokens_max: as requested.
         stop_token_ids: as requested.
+        digests: of published versions, as the publisher says.
 
     Raises:
         EngineFault: lengths differ, a log-prob is not finite, versions do not cover the reply,
-            or the finish reason is not what the tokens say.
+            their weights are not the published ones, or the finish reason is not what the tokens
+            say.
     """
     fault = _shape_fault(generated.token_ids, generated.logprobs)
     if not fault:
@@ -48,8 +55,11 @@ def read_generated(
             spans=generated.spans,
             finish_reason=generated.finish_reason,
             engine=engine,
+            incarnation=generated.incarnation,
+            cached_tokens=generated.cached_tokens,
+            weights=generated.weights,
         )
-        fault = _fault(reply, tokens_max, stop_token_ids)
+        fault = _fault(reply, tokens_max, stop_token_ids) or _weights_fault(reply, digests)
     if fault:
         raise EngineFault(f"{engine} answered {generated.request_id} with {fault}")
     return reply
@@ -90,6 +100,22 @@ def _cover_fault(spans: tuple[VersionSpan, ...], count: int) -> str:
             return f"version span {span} where one from {place} is expected"
         place = span.end
     return "" if place == count else f"version spans up to {place} of {count} tokens"
+
+
+def _weights_fault(reply: SampledReply, digests: Mapping[int, str]) -> str:
+    versions = tuple(dict.fromkeys(span.version for span in reply.spans))
+    told = tuple(used.version for used in reply.weights)
+    if versions != told:
+        return f"tokens of versions {versions}, and word of the weights of versions {told}"
+    for used in reply.weights:
+        if not used.digest:
+            return f"no digest of the weights of version {used.version}"
+        if (published := digests.get(used.version, used.digest)) != used.digest:
+            return (
+                f"weights {used.digest} as version {used.version}, published under this number "
+                f"are {published}"
+            )
+    return ""
 
 
 def reply_message(parsed: ParsedReply) -> ChatMessage:

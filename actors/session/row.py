@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import xxhash
+from msgspec.structs import replace
 
-from milepost.messages.shared import FinishReason, VersionSpan
+from milepost.messages.shared import FinishReason, VersionSpan, WeightsUsed
 from milepost.messages.trajectory import Provenance, TurnBoundary
 
 if TYPE_CHECKING:
@@ -38,6 +39,12 @@ class SampledReply:
     """Cover [0, N)."""
     finish_reason: FinishReason
     engine: str
+    incarnation: int = 0
+    """Of the engine."""
+    cached_tokens: int = 0
+    """Of the prompt, known to the engine before."""
+    weights: tuple[WeightsUsed, ...] = ()
+    """Of each version of the spans."""
 
 
 class TokenRow:
@@ -137,6 +144,9 @@ class TokenRow:
                 finish_reason=reply.finish_reason,
                 prefix_hash=self._hasher.hexdigest(),
                 engine=reply.engine,
+                incarnation=reply.incarnation,
+                cached_tokens=reply.cached_tokens,
+                weights=reply.weights,
             )
         )
 
@@ -201,15 +211,11 @@ class TokenRow:
         self._shorten(end)
         self._hasher = self._before_reply.copy()
         self._hasher.update(self._token_ids[turn.prompt_end : end].data)
-        self.turns.append(
-            TurnBoundary(
-                prompt_end=turn.prompt_end,
-                end=end,
-                finish_reason=turn.finish_reason,
-                prefix_hash=self._hasher.hexdigest(),
-                engine=turn.engine,
-            )
-        )
+        # A version may have sampled what is trimmed, and nothing else of the reply.
+        versions = {span.version for span in self.spans if span.end > turn.prompt_end}
+        weights = tuple(used for used in turn.weights if used.version in versions)
+        digest = self._hasher.hexdigest()
+        self.turns.append(replace(turn, end=end, prefix_hash=digest, weights=weights))
 
     def _shorten(self, length: int) -> None:
         self.length = length

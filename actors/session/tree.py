@@ -8,6 +8,7 @@ after the same history, are told apart by their number: the later one is continu
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
@@ -17,7 +18,7 @@ import numpy as np
 from milepost.actors.session.history import Plan, check_appended
 from milepost.actors.session.record import Branch, Turn
 from milepost.actors.session.refusal import TurnRefused
-from milepost.actors.session.row import SampledReply, TokenRow
+from milepost.actors.session.row import TokenRow
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -189,12 +190,8 @@ class TreeRecord:
         assert turn.number not in self._nodes, f"generation {turn.number} is committed twice"
         parent, reply = self._parent(plan), turn.reply
         # The engine's message would stay in memory as long as a view of it does.
-        own = SampledReply(
-            reply.token_ids.copy(),
-            reply.logprobs.copy(),
-            reply.spans,
-            reply.finish_reason,
-            reply.engine,
+        own = dataclasses.replace(
+            reply, token_ids=reply.token_ids.copy(), logprobs=reply.logprobs.copy()
         )
         added = len(turn.seam.insert) - turn.seam.drop
         added += len(turn.piece.token_ids) + len(own.token_ids)

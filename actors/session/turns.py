@@ -334,6 +334,7 @@ class Turns:
                 engine=source,
                 tokens_max=flight.sampling.tokens_max,
                 stop_token_ids=flight.sampling.stop_token_ids,
+                digests=self.desk.digests,
             )
         except EngineFault as fault:
             return self._fail(session, flight, TurnRefused("engine", str(fault)))

@@ -47,7 +47,14 @@ from milepost.actors.trainer.ranks import Ranks
 from milepost.actors.trainer.report import StepReport
 from milepost.actors.trainer.sure import SureWords
 from milepost.actors.trainer.trained import TrainedGroups
-from milepost.actors.trainer.works import Exported, Saved, ScoreTokens, StepOutcome, TrainBatch
+from milepost.actors.trainer.works import (
+    Exported,
+    ModelFacts,
+    Saved,
+    ScoreTokens,
+    StepOutcome,
+    TrainBatch,
+)
 from milepost.messages.buffer import Batch, StepTrained
 from milepost.messages.shared import Message
 from milepost.messages.supervisor import (
@@ -103,7 +110,7 @@ class Trainer:
         """Parts that share the plan."""
         self.ranks = Ranks(self.plan)
         self.feed = Feed(self.plan, self.ranks, self.words, self.intake)
-        self.publishing = Publishing(self.plan, self.ranks)
+        self.publishing = Publishing(self.plan, self.ranks, self.intake.made)
         self.ending = Ending(self.plan, self.ranks, self.words)
         self.guard = Guard(self.plan)
 
@@ -112,13 +119,12 @@ class Trainer:
         cls,
         plan: TrainerPlan,
         *,
-        vocabulary: int,
-        tokenizer_hash: str,
+        model: ModelFacts,
         version: int,
         trained: TrainedGroups,
     ) -> Trainer:
         """A trainer that goes on from `version`, with what was trained before it."""
-        intake = Intake(plan, 0, vocabulary, tokenizer_hash)
+        intake = Intake(plan, 0, model)
         trainer = cls(plan, intake, version, trained)
         trainer.ending.saved = version or None
         return trainer

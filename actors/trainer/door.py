@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from milepost.actors.arrays import from_bulk
 from milepost.actors.seal import seal_of
+from milepost.actors.trainer.lineage import VERSIONS, weights_faults
 from milepost.actors.trainer.works import BatchVerdict, DoorRules, Refusal
 from milepost.messages.buffer import Batch
 from milepost.messages.bulk import Bulk
@@ -27,7 +28,6 @@ from milepost.messages.trajectory import Provenance, Trajectory
 
 TOKENS = "C1 same tokens"
 LOGPROBS = "C3 same log-probs"
-VERSIONS = "C4 same version"
 REWARD = "reward"
 GROUP = "group"
 SEAL = "seal"
@@ -92,6 +92,7 @@ def faults(trajectory: Trajectory, rules: DoorRules) -> Iterator[str]:
     if not rules.sft:
         yield from _logprob_faults(trajectory, arrays)
         yield from _version_faults(trajectory, arrays, rules)
+        yield from weights_faults(trajectory, rules)
     yield from _row_faults(trajectory, arrays)
     sealed = trajectory.certificate.seal
     if (found := seal_of(trajectory)) != sealed:
@@ -130,12 +131,16 @@ def _shape_faults(trajectory: Trajectory) -> Iterator[str]:
 def _token_faults(trajectory: Trajectory, arrays: Arrays, rules: DoorRules) -> Iterator[str]:
     ids, mask, provenance = arrays.token_ids, arrays.loss_mask, arrays.provenance
     hashed = trajectory.certificate.tokenizer_hash
-    if rules.tokenizer_hash not in ("", hashed):
-        yield f"{TOKENS}: tokenizer {hashed}, the model's is {rules.tokenizer_hash}"
+    model = rules.model
+    if model.tokenizer_hash not in ("", hashed):
+        yield f"{TOKENS}: tokenizer {hashed}, the model's is {model.tokenizer_hash}"
+    hashed = trajectory.certificate.template_hash
+    if model.template_hash not in ("", hashed):
+        yield f"{TOKENS}: chat template {hashed}, the model's is {model.template_hash}"
     lowest, highest = int(ids.min()), int(ids.max())
-    if lowest < 0 or highest >= rules.vocabulary:
+    if lowest < 0 or highest >= model.vocabulary:
         token = lowest if lowest < 0 else highest
-        yield f"{TOKENS}: token id {token} is outside the vocabulary of {rules.vocabulary}"
+        yield f"{TOKENS}: token id {token} is outside the vocabulary of {model.vocabulary}"
     if int(mask.max()) > 1:
         yield f"{TOKENS}: loss mask holds {int(mask.max())}, only 0 and 1 mean anything"
     if mask[0]:

@@ -24,7 +24,13 @@ from milepost.actors.effects import (
 from milepost.actors.trainer.intake import Intake
 from milepost.actors.trainer.plan import TrainerPlan
 from milepost.actors.trainer.sure import SureWords
-from milepost.actors.trainer.works import ExportVersion, SaveCheckpoint, ScoreTokens, TrainBatch
+from milepost.actors.trainer.works import (
+    ExportVersion,
+    ModelFacts,
+    SaveCheckpoint,
+    ScoreTokens,
+    TrainBatch,
+)
 from milepost.messages.shared import Message
 from milepost.messages.supervisor import Drain, Drained, PeerRestarted, Refused
 from milepost.messages.trainer import (
@@ -52,9 +58,9 @@ class Follower:
     _draining: list[Request] = field(default_factory=list)
 
     @classmethod
-    def of(cls, plan: TrainerPlan, rank: int, *, vocabulary: int, tokenizer_hash: str) -> Follower:
+    def of(cls, plan: TrainerPlan, rank: int, model: ModelFacts) -> Follower:
         """Rank `rank` of the plan's."""
-        return cls(plan, Intake(plan, rank, vocabulary, tokenizer_hash))
+        return cls(plan, Intake(plan, rank, model))
 
     @property
     def name(self) -> str:
@@ -99,7 +105,9 @@ class Follower:
                 assert request is not None
                 reason = f"{self.name} follows {self.plan.ranks[0]}, ask there"
                 return [Reply(request, Refused(reason=reason))]
-            case VersionPublished() | VersionFailed() | PeerRestarted():
+            case VersionPublished(version=version, digest=digest):
+                self.intake.made.learn(version, digest)
+            case VersionFailed() | PeerRestarted():
                 pass
             case _:
                 raise TypeError(f"{self.name} was told {type(message).__name__} by {source}")

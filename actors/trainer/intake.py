@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from milepost.actors.effects import (
@@ -15,8 +15,9 @@ from milepost.actors.effects import (
     Woken,
     WorkDone,
 )
+from milepost.actors.trainer.lineage import MadeVersions
 from milepost.actors.trainer.plan import TrainerPlan
-from milepost.actors.trainer.works import BatchVerdict, CheckBatch, DoorRules
+from milepost.actors.trainer.works import BatchVerdict, CheckBatch, DoorRules, ModelFacts
 from milepost.messages.buffer import Batch, BatchExhausted, BatchRequested
 from milepost.messages.supervisor import Refused
 from milepost.messages.trainer import PartChecked
@@ -41,14 +42,14 @@ class Intake:
 
     plan: TrainerPlan
     rank: int
-    vocabulary: int
-    tokenizer_hash: str
+    model: ModelFacts
     step: int = -1
     attempt: int = 0
     batch: Batch | None = None
     since_s: float = 0.0
     state: str = "idle"
     """idle, asked, checking, ready or exhausted"""
+    made: MadeVersions = field(default_factory=MadeVersions)
     _refused: frozenset[str] = frozenset()
     _questions: int = 0
 
@@ -136,9 +137,10 @@ class Intake:
         self.batch, self.state = batch, "checking"
         rules = DoorRules(
             sft=self.plan.sft,
-            vocabulary=self.vocabulary,
-            tokenizer_hash=self.tokenizer_hash,
+            model=self.model,
             version=self.step,
+            digests=dict(self.made.digests),
+            keeps_caches=self.plan.keeps_caches,
         )
         return [CheckBatch("check", batch, rules)]
 

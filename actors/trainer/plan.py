@@ -29,6 +29,8 @@ class TrainerPlan:
     publish_every_steps: int
     checkpoint_every_steps: int
     staleness_max: int | None
+    keeps_caches: bool
+    """Engines change weights in place, under keys and values of older versions."""
     refuses_stale: bool
     """False: a group beyond the limit is trained all the same, and corrected."""
     batches_without_spread_max: int
@@ -79,6 +81,7 @@ class TrainerPlan:
             publish_every_steps=trainer.publish_every_steps,
             checkpoint_every_steps=topology.run.checkpoint_every_steps,
             staleness_max=buffer.max_weight_staleness,
+            keeps_caches=publisher is not None and publisher.pause == "in_place",
             refuses_stale=policy == "drop" or (policy == "pace" and buffer.late != "correct"),
             batches_without_spread_max=topology.guard.batches_without_spread_max,
             logprob_difference_max=topology.guard.logprob_difference_max,

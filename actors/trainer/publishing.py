@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from milepost.actors.effects import Effect, Fail, Reply, Request, Tell, Wake, WorkDone
+from milepost.actors.trainer.lineage import MadeVersions
 from milepost.actors.trainer.plan import TrainerPlan
 from milepost.actors.trainer.ranks import Ranks
 from milepost.actors.trainer.works import Exported, ExportVersion, SendBuckets
@@ -29,6 +30,7 @@ class Publishing:
     newest, not every one. Without a publisher nothing is ever owed.
 
     Attributes:
+        made: versions that were exported or published, for the door.
         pending: exported, or being exported, and not confirmed.
         published: newest version all engines confirmed; None before the first.
         owed: the present version is due as soon as the pending one has ended.
@@ -36,6 +38,7 @@ class Publishing:
 
     plan: TrainerPlan
     ranks: Ranks
+    made: MadeVersions
     pending: int | None = None
     published: int | None = None
     published_final: bool = False
@@ -70,6 +73,7 @@ class Publishing:
         """The export is done: the publisher gets it."""
         ready = exported.ready
         assert ready is not None, "rank 0 exports whole versions"
+        self.made.learn(ready.version, ready.digest)
         messages = (ready, *exported.buckets)
         return [Tell(self.plan.publisher, message, self._key) for message in messages]
 
@@ -79,6 +83,7 @@ class Publishing:
         """A word of the publisher's."""
         match message:
             case VersionPublished():
+                self.made.learn(message.version, message.digest)
                 self.confirmed(message.version, final=message.final)
             case VersionFailed():
                 self.failed(message.version, message.reason)

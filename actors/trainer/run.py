@@ -82,14 +82,12 @@ async def run(context: ActorContext) -> None:
 
 
 def _core(plan: TrainerPlan, rank: int, workshop: Workshop) -> Trainer | Follower:
-    vocabulary, tokenizer_hash = workshop.vocabulary, workshop.tokenizer_hash()
     if rank > 0:
-        return Follower.of(plan, rank, vocabulary=vocabulary, tokenizer_hash=tokenizer_hash)
+        return Follower.of(plan, rank, workshop.model)
     meta = workshop.meta
     return Trainer.of(
         plan,
-        vocabulary=vocabulary,
-        tokenizer_hash=tokenizer_hash,
+        model=workshop.model,
         version=meta.step if meta else 0,
         trained=_trained(meta) if meta else TrainedGroups(),
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from milepost.actors.effects import Work
@@ -11,15 +12,29 @@ from milepost.messages.publisher import BucketReady, VersionReady
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ModelFacts:
+    """What rows must agree with. A hash is empty when the model's folder has no such file."""
+
+    vocabulary: int
+    """Token ids are below it."""
+    tokenizer_hash: str
+    """xxh3-128 hex of tokenizer.json."""
+    template_hash: str
+    """xxh3-128 hex of the chat template, `milepost.actors.session.text.sources`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DoorRules:
     """What the door needs to know beyond the row."""
 
     sft: bool
-    vocabulary: int
-    tokenizer_hash: str
-    """xxh3-128 hex of the model's tokenizer.json; empty when it has none to compare with."""
+    model: ModelFacts
     version: int
     """Being trained; nothing can have been sampled under a later one."""
+    digests: Mapping[int, str]
+    """xxh3-128 hex of the weights of each version that this process knows to have been made."""
+    keeps_caches: bool
+    """Replies may go on over keys and values of older versions, from their own first one on."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,6 +43,7 @@ from milepost.messages.shared import (
     SamplingParams,
     Status,
     VersionSpan,
+    WeightsUsed,
 )
 from milepost.messages.supervisor import Begin, Hello, Ready, Welcome
 
@@ -138,6 +139,7 @@ def generated(request: Generate, token_ids: Any) -> Generated:
         spans=(VersionSpan(start=0, end=len(token_ids), version=1),),
         finish_reason=FinishReason.STOP,
         cached_tokens=0,
+        weights=(WeightsUsed(version=1, digest="d1", kv_version=1),),
     )
 
 

@@ -51,6 +51,7 @@ from milepost.messages.publisher import BucketReady, EngineReady, VersionReady
 from milepost.messages.shared import (
     FinishReason,
     VersionSpan,
+    WeightsUsed,
 )
 from milepost.messages.supervisor import Drain, Drained, PeerRestarted, Refused, WorkFinished
 from milepost.messages.trainer import LedgerWritten, VersionFailed, VersionPublished
@@ -106,6 +107,10 @@ class Engine(Scripted):
                 spans=tuple(spans),
                 finish_reason=FinishReason.STOP,
                 cached_tokens=0,
+                weights=tuple(
+                    WeightsUsed(version=each.version, digest="d", kv_version=each.version)
+                    for each in spans
+                ),
             ),
         )
 

@@ -83,7 +83,7 @@ class EmbeddedEngine:
         if reason := self._fault(order.token_ids, self._context_tokens - 1):
             return [Rejected(order.key, reason)]
         reply = Reply(order.session_id, order.token_ids, order=order)
-        reply.begin_version(0, self.version)
+        reply.begin_version(0, self.version, keeps_cache=False)
         self._in_flight[order.key] = reply
         if order.stream:
             self._streamed[order.key] = reply
@@ -159,7 +159,9 @@ class EmbeddedEngine:
                 self._retract(sequence)
         for request in self._in_flight.values():
             if isinstance(request, Reply):
-                request.begin_version(self._length(request) - request.prompt_length, version)
+                num_generated = self._length(request) - request.prompt_length
+                # What has a row still was not retracted.
+                request.begin_version(num_generated, version, keeps_cache=request.row >= 0)
             else:
                 self._restart(request)
         scheduler.new_weights()
@@ -212,15 +214,17 @@ class EmbeddedEngine:
             token_ids, logprobs = reply.tokens[start:].copy(), reply.logprobs
         self._scheduler.remove(reply, keep=True)
         self._forget_request(reply)
+        spans, kv_versions = reply.version_spans(length - start)
         wants_top = reply.order.sampling.top_logprobs > 0
         top_ids, top_logprobs = _stack_top(reply) if wants_top else (None, None)
         return Finished(
             reply.order.key,
             token_ids,
             logprobs,
-            reply.version_spans(length - start),
+            spans,
             reason,
             max(reply.cached_tokens, 0),
+            kv_versions,
             top_ids,
             top_logprobs,
         )

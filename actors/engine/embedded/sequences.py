@@ -48,7 +48,8 @@ class Reply(Sequence):
     Attributes:
         order: what was asked for.
         logprobs: float32 of the reply so far; current only while the sequence waits.
-        spans: (first reply token, version) of each change of version, in order.
+        spans: (first reply token, version, oldest version of the keys and values that its tokens
+            attend to) of each change of version, in order.
         cached_tokens: prompt tokens that were cached when it was first placed, -1 before.
         top: (ids, log-probs) of the likeliest tokens at each reply token, when asked for.
         num_streamed: tokens that were posted as progress.
@@ -56,7 +57,7 @@ class Reply(Sequence):
 
     order: GenerateOrder = field(kw_only=True)
     logprobs: NDArray[np.float32] = field(default_factory=lambda: np.empty(0, np.float32))
-    spans: list[tuple[int, int]] = field(default_factory=list)
+    spans: list[tuple[int, int, int]] = field(default_factory=list)
     cached_tokens: int = -1
     top: list[tuple[NDArray[np.int64], NDArray[np.float32]]] = field(default_factory=list)
     num_streamed: int = 0
@@ -66,21 +67,26 @@ class Reply(Sequence):
         """Tokens that were given."""
         return len(self.order.token_ids)
 
-    def begin_version(self, num_generated: int, version: int) -> None:
-        """Tokens from `num_generated` on are sampled under `version`."""
+    def begin_version(self, num_generated: int, version: int, *, keeps_cache: bool) -> None:
+        """Tokens from `num_generated` on are sampled under `version`.
+
+        With `keeps_cache` they attend to keys and values of the versions before it.
+        """
+        kv_version = self.spans[-1][2] if keeps_cache and self.spans else version
         if self.spans and self.spans[-1][0] == num_generated:
             self.spans.pop()
-        if not self.spans or self.spans[-1][1] != version:
-            self.spans.append((num_generated, version))
+        if not self.spans or self.spans[-1][1:] != (version, kv_version):
+            self.spans.append((num_generated, version, kv_version))
 
-    def version_spans(self, num_generated: int) -> tuple[VersionSpan, ...]:
-        """The spans over [0, num_generated), without empty ones."""
-        ends = [start for start, _ in self.spans[1:]] + [num_generated]
-        return tuple(
-            VersionSpan(start=start, end=end, version=version)
-            for (start, version), end in zip(self.spans, ends, strict=True)
+    def version_spans(self, num_generated: int) -> tuple[tuple[VersionSpan, ...], tuple[int, ...]]:
+        """The spans over [0, num_generated) without empty ones, and the `kv_version` of each."""
+        ends = [start for start, _, _ in self.spans[1:]] + [num_generated]
+        whole = [
+            (VersionSpan(start=start, end=end, version=version), kv_version)
+            for (start, version, kv_version), end in zip(self.spans, ends, strict=True)
             if start < end
-        )
+        ]
+        return tuple(span for span, _ in whole), tuple(kv_version for _, kv_version in whole)
 
 
 @dataclass(slots=True, eq=False)

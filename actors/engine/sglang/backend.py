@@ -193,7 +193,8 @@ class SGLangBackend:
                 ended = flight.take(part, version, has_spans=self._capabilities.spans)
                 self._count(part.cached_tokens, len(order.token_ids), len(part.token_ids))
                 self._drafts += part.drafts
-        return flight.finished(self._started.shape.num_layers)
+        layers = self._started.shape.num_layers
+        return flight.finished(layers, keeps_caches=self._switching.keeps_caches)
 
     async def _answer(self, flight: Flight, body: dict[str, Any]) -> dict[str, Any]:
         """The server's answer, whole; on the way, what is sampled goes to who wants to see it."""

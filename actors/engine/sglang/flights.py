@@ -81,17 +81,28 @@ class Flight:
         self.split, self.name = False, ""
         return not goes_on
 
-    def finished(self, layers: int) -> Finished:
+    def finished(self, layers: int, *, keeps_caches: bool = False) -> Finished:
         """The reply, whole.
 
         Args:
             layers: of the model; routes are told apart by them.
+            keeps_caches: within a part, keys and values may have outlived a change of version.
+                A new part begins with none: its version has prefixes of its own.
         """
         spans: list[VersionSpan] = []
+        kv_versions: list[int] = []
         offset = 0
         for part in self.parts:
             for span in part.spans:
-                _append(spans, offset + span.start, offset + span.end, span.version)
+                kv_version = part.spans[0].version if keeps_caches else span.version
+                if spans and spans[-1].version == span.version:
+                    last, kv_version = spans.pop(), min(kv_versions.pop(), kv_version)
+                    start = last.start
+                else:
+                    start = offset + span.start
+                end, version = offset + span.end, span.version
+                spans.append(VersionSpan(start=start, end=end, version=version))
+                kv_versions.append(kv_version)
             offset += len(part.token_ids)
         reason = self.parts[-1].finish_reason if self.parts else FinishReason.ABORT
         if reason is FinishReason.ABORT and offset >= self.tokens_max:
@@ -103,6 +114,7 @@ class Flight:
             spans=tuple(spans),
             finish_reason=reason,
             cached_tokens=self.parts[0].cached_tokens if self.parts else 0,
+            kv_versions=tuple(kv_versions),
             top_token_ids=_stacked([part.top_token_ids for part in self.parts]),
             top_logprobs=_stacked([part.top_logprobs for part in self.parts]),
             routes=self._routes(layers),
@@ -119,12 +131,6 @@ class Flight:
         if not rows:
             return None
         return np.concatenate(rows).reshape(num_rows, layers, -1).astype(np.int16)
-
-
-def _append(spans: list[VersionSpan], start: int, end: int, version: int) -> None:
-    if spans and spans[-1].version == version:
-        start = spans.pop().start
-    spans.append(VersionSpan(start=start, end=end, version=version))
 
 
 def _joined(parts: list[NDArray[Number]], dtype: type[Number]) -> NDArray[Number]:

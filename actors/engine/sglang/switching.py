@@ -47,6 +47,7 @@ class Switching:
     Attributes:
         version: that serves; -1 before the first.
         epoch: number of changes so far.
+        keeps_caches: requests may have gone on in place, with the keys and values they had.
     """
 
     def __init__(
@@ -71,6 +72,7 @@ class Switching:
         self._is_switching = False
         self.version = -1
         self.epoch = 0
+        self.keeps_caches = False
 
     @contextlib.asynccontextmanager
     async def passing(self) -> AsyncIterator[None]:
@@ -138,6 +140,7 @@ class Switching:
             # What waits at the gate goes on with the name space of the new version.
             self.version = work.version
             self.epoch += 1
+            self.keeps_caches = self.keeps_caches or (lives and not flush)
             if lives:
                 await self._post("/continue_generation", {})
         except UpdateError as error:

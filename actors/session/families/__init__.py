@@ -31,6 +31,7 @@ __all__ = [
     "ReplyParser",
     "Seam",
     "UnknownFamily",
+    "bundled_template",
     "make_family",
 ]
 
@@ -54,3 +55,9 @@ def make_family(name: str, tokenizer: Tokenizer) -> Family:
             f"{', '.join(sorted(FAMILIES))}"
         )
     return FAMILIES[name](tokenizer)
+
+
+def bundled_template(name: str) -> str:
+    """File of the template that Milepost brings for this family; empty when models bring theirs."""
+    declaration = DECLARATIONS.get(name)
+    return declaration.template if declaration else ""

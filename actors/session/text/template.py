@@ -9,28 +9,29 @@ from __future__ import annotations
 
 import json
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import jinja2
 import jinja2.ext
 from jinja2 import nodes
 from jinja2.sandbox import ImmutableSandboxedEnvironment
-from xxhash import xxh3_128_hexdigest
 
-from milepost.actors.session.text.tokenizer import CONFIG_FILE, read_config
+from milepost.actors.session.text.sources import (
+    CONFIG_FILE,
+    TEMPLATE_FILE,
+    hash_of_sources,
+    template_sources,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
 
     from jinja2.parser import Parser
     from jinja2.runtime import Macro
 
     from milepost.messages.shared import ChatMessage
 
-TEMPLATE_FILE = "chat_template.jinja"
-BUNDLED: Final = Path(__file__).parents[1] / "families"
-"""For families whose vendor publishes no template."""
 OPEN_MARK: Final = "\ue0f0"
 CLOSE_MARK: Final = "\ue0f1"
 """Private-use characters around generation blocks while their places are looked for."""
@@ -79,9 +80,7 @@ class ChatTemplate:
             raise RenderFailed(f"no chat template named default, there are {sorted(sources)}")
         self._sources = dict(sources)
         self._variables = {**(named_tokens or {}), **(options or {})}
-        text = "\x00".join(f"{name}\x00{source}" for name, source in sorted(sources.items()))
-        single = sources["default"] if len(sources) == 1 else text
-        self.content_hash = xxh3_128_hexdigest(single.encode())
+        self.content_hash = hash_of_sources(sources)
         self._plain = self._compiled(mark=False)
         self._marking: dict[str, jinja2.Template] | None = None
 
@@ -188,18 +187,7 @@ def load_template(
     Raises:
         RenderFailed: neither is there, or it does not compile.
     """
-    path = folder / TEMPLATE_FILE
-    sources: dict[str, str] = {}
-    if path.is_file():
-        sources["default"] = path.read_text(encoding="utf-8")
-    else:
-        written = read_config(folder).get("chat_template")
-        if isinstance(written, str):
-            sources["default"] = written
-        elif isinstance(written, list):
-            sources = {entry["name"]: entry["template"] for entry in written}
-        elif bundled:
-            sources["default"] = (BUNDLED / bundled).read_text(encoding="utf-8")
+    sources = template_sources(folder, bundled)
     if not sources:
         raise RenderFailed(
             f"no chat template in {folder}: neither {TEMPLATE_FILE} nor "

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from bisect import bisect_left
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,13 +10,14 @@ import numpy as np
 import tokenizers
 from xxhash import xxh3_128_hexdigest
 
+from milepost.actors.session.text.sources import read_config
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from numpy.typing import NDArray
 
 TOKENIZER_FILE = "tokenizer.json"
-CONFIG_FILE = "tokenizer_config.json"
 LONG_CHARS = 2048
 LONG_TOKENS = 512
 """Above these, work goes through the batch calls, which let other threads run meanwhile. The plain
@@ -137,15 +137,6 @@ def load_tokenizer(folder: Path) -> Tokenizer:
         content_hash=xxh3_128_hexdigest(content),
         named_tokens=_named_tokens(read_config(folder)),
     )
-
-
-def read_config(folder: Path) -> dict[str, Any]:
-    """tokenizer_config.json as it is; empty when there is none."""
-    path = folder / CONFIG_FILE
-    if not path.is_file():
-        return {}
-    config: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    return config
 
 
 def _named_tokens(config: Mapping[str, Any]) -> dict[str, str]:

@@ -12,6 +12,8 @@ import torch
 import xxhash
 
 from milepost.actors.arrays import from_bulk, to_bulk
+from milepost.actors.session.families import bundled_template
+from milepost.actors.session.text.sources import hash_of_sources, template_sources
 from milepost.actors.trainer.fsdp.attention import has_varlen
 from milepost.actors.trainer.fsdp.checkpoint import (
     CheckpointMeta,
@@ -33,6 +35,7 @@ from milepost.actors.trainer.rows import read_batch
 from milepost.actors.trainer.works import (
     Exported,
     ExportVersion,
+    ModelFacts,
     SaveCheckpoint,
     Saved,
     ScoreTokens,
@@ -97,6 +100,7 @@ class Workshop:
         )
         self._learner = _make_learner(topology, self._source, self._group)
         self._probes = probe_rows(self._learner.policy.module.vocabulary)
+        self.model = _model_facts(self._source, model.family, self._learner.policy)
         publisher = topology.actors.publisher
         broadcasts = publisher is not None and publisher.transport == "broadcast"
         self._sender = Sender(trainer.device) if broadcasts and self._group.leads else None
@@ -111,8 +115,9 @@ class Workshop:
         varlen = device.type == "cuda" and self._dtype == torch.bfloat16 and has_varlen()
         return {
             "parameters": policy.num_parameters,
-            "vocabulary": policy.module.vocabulary,
-            "tokenizer_hash": self.tokenizer_hash(),
+            "vocabulary": self.model.vocabulary,
+            "tokenizer_hash": self.model.tokenizer_hash,
+            "template_hash": self.model.template_hash,
             "dtype": str(self._dtype).removeprefix("torch."),
             "device": str(device),
             "attention": "varlen" if varlen else "padded blocks",
@@ -123,16 +128,6 @@ class Workshop:
             "optimizer_step": self._learner.optimizer.step_count,
             "torch": str(torch.__version__),
         }
-
-    @property
-    def vocabulary(self) -> int:
-        """Token ids are in [0, vocabulary)."""
-        return self._learner.policy.module.vocabulary
-
-    def tokenizer_hash(self) -> str:
-        """xxh3-128 hex of the model's tokenizer.json; empty when it has none."""
-        path = self._source / TOKENIZER
-        return xxhash.xxh3_128_hexdigest(path.read_bytes()) if path.is_file() else ""
 
     def perform(self, work: Work) -> object:
         """Carry out one order; collective over the ranks."""
@@ -212,6 +207,18 @@ class Workshop:
     def _score(self, rows: tuple[Bulk, ...], temperature: float) -> tuple[Bulk, ...]:
         arrays = [from_bulk(row).astype(np.int32) for row in rows]
         return tuple(to_bulk(scored) for scored in self._learner.score(arrays, temperature))
+
+
+def _model_facts(folder: Path, family: str, policy: ShardedPolicy) -> ModelFacts:
+    tokenizer = folder / TOKENIZER
+    sources = template_sources(folder, bundled_template(family))
+    return ModelFacts(
+        vocabulary=policy.module.vocabulary,
+        tokenizer_hash=xxhash.xxh3_128_hexdigest(tokenizer.read_bytes())
+        if tokenizer.is_file()
+        else "",
+        template_hash=hash_of_sources(sources) if sources else "",
+    )
 
 
 def _make_learner(topology: Topology, source: Path, group: RankGroup) -> Learner:

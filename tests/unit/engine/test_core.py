@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -41,7 +42,13 @@ from milepost.messages.engine import (
     WeightBucket,
 )
 from milepost.messages.publisher import EngineReady
-from milepost.messages.shared import FinishReason, Message, SamplingParams, VersionSpan
+from milepost.messages.shared import (
+    FinishReason,
+    Message,
+    SamplingParams,
+    VersionSpan,
+    WeightsUsed,
+)
 from milepost.messages.supervisor import Drain, Drained, PeerRestarted
 
 SPEC = TensorSpec(name="w", dtype="float32", shape=(2,))
@@ -50,9 +57,9 @@ SPEC = TensorSpec(name="w", dtype="float32", shape=(2,))
 class Desk:
     """Feeds one core and remembers what it ordered and answered."""
 
-    def __init__(self, requests_max: int = 4) -> None:
+    def __init__(self, requests_max: int = 4, incarnation: int = 0) -> None:
         facts = EngineFacts(manifest=(SPEC,), vocab_size=9, context_tokens=32)
-        self.core = Engine("engine-0", "publisher", facts, requests_max)
+        self.core = Engine("engine-0", "publisher", facts, requests_max, incarnation=incarnation)
         self.effects: list[Effect] = self.core.start(0.0)
         self._num_asked = 0
 
@@ -78,7 +85,7 @@ class Desk:
             WeightBucket(
                 version=version, index=0, names=("w",), tensors=(to_bulk(np.zeros(2, "f4")),)
             ),
-            ActivateEpoch(version=version, mode=PauseMode.RETRACT, digest="d"),
+            ActivateEpoch(version=version, mode=PauseMode.RETRACT, digest=f"digest of {version}"),
         )
         for message in messages:
             (work,) = self.ask(message, "publisher")
@@ -100,6 +107,7 @@ def finished(key: str, count: int = 2) -> Finished:
         (VersionSpan(start=0, end=count, version=0),),
         FinishReason.LENGTH,
         cached_tokens=1,
+        kv_versions=(0,),
         top_token_ids=np.ones((count, 3), np.int32),
         top_logprobs=np.zeros((count, 3), np.float32),
     )
@@ -115,6 +123,26 @@ def refusal(effects: list[Effect]) -> GenerateRefused:
 def test_it_says_first_that_it_needs_weights() -> None:
     """A restarted engine gets the last version only if the publisher hears of it."""
     assert Desk().effects == [Tell("publisher", EngineReady(engine="engine-0"))]
+
+
+def test_a_reply_says_whose_weights_sampled_it_and_over_whose_keys() -> None:
+    """A number is no proof of weights: the digest is, and the engine has hashed what it serves."""
+    desk = Desk(incarnation=2)
+    desk.publish(0)
+    desk.publish(1)
+    desk.ask(generate("r"))
+    spans = tuple(
+        VersionSpan(start=at, end=at + 1, version=version) for at, version in enumerate((0, 1, 0))
+    )
+    outcome = replace(finished("r", 3), spans=spans, kv_versions=(0, 0, 0))
+    (reply,) = desk.end(outcome)
+    assert isinstance(reply, Reply)
+    assert isinstance(reply.message, Generated)
+    assert reply.message.incarnation == 2
+    assert reply.message.weights == (
+        WeightsUsed(version=0, digest="digest of 0", kv_version=0),
+        WeightsUsed(version=1, digest="digest of 1", kv_version=0),
+    )
 
 
 def test_nothing_is_generated_or_scored_before_a_version_serves() -> None:
@@ -287,4 +315,6 @@ def test_the_publisher_is_told_what_the_switch_cost() -> None:
     desk = Desk()
     desk.publish(1)
     replies = [effect.message for effect in desk.effects if isinstance(effect, Reply)]
-    assert replies[-1] == EpochConfirmed(version=1, digest="d", pause_s=0.1, num_in_flight=0)
+    assert replies[-1] == EpochConfirmed(
+        version=1, digest="digest of 1", pause_s=0.1, num_in_flight=0
+    )

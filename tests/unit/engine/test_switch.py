@@ -65,6 +65,7 @@ def test_a_reply_lives_through_a_switch_and_its_spans_show_it(mode: PauseMode) -
         VersionSpan(start=0, end=6, version=0),
         VersionSpan(start=6, end=15, version=1),
     )
+    assert reply.kv_versions == ((0, 1) if mode is PauseMode.RETRACT else (0, 0))
     np.testing.assert_allclose(reply.logprobs, replayed(asked, reply, mode), atol=2e-5)
 
 
@@ -82,6 +83,7 @@ def test_two_switches_before_the_next_token_leave_one_span(mode: PauseMode) -> N
     assert isinstance(reply, Finished)
     assert isinstance(waited, Finished)
     assert [span.version for span in reply.spans] == [0, 2]
+    assert reply.kv_versions == ((0, 2) if mode is PauseMode.RETRACT else (0, 0))
     np.testing.assert_allclose(
         reply.logprobs, replayed(order("a", random_row(0, 7)), reply, mode), atol=2e-5
     )

@@ -56,7 +56,9 @@ def test_a_version_is_published_when_the_last_engine_confirmed_it() -> None:
     play.answer("engine-1")
     assert play.published() == []
     play.answer("engine-0")
-    assert play.take(VersionPublished) == [VersionPublished(version=0, final=True)]
+    assert play.take(VersionPublished) == [
+        VersionPublished(version=0, final=True, digest="digest of 0")
+    ]
 
 
 def test_times_and_bytes_of_a_publication_are_recorded() -> None:

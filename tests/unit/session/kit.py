@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import islice, pairwise
@@ -55,6 +56,7 @@ from milepost.messages.shared import (
     SamplingParams,
     Status,
     VersionSpan,
+    WeightsUsed,
 )
 
 STOP = "<|im_end|>"
@@ -236,6 +238,19 @@ def spec(trajectory_id: str = "g.0", **fields: Any) -> SessionSpec:
     return SessionSpec(trajectory_id=trajectory_id, **fields)
 
 
+def weights_used(spans: Sequence[VersionSpan]) -> tuple[WeightsUsed, ...]:
+    """What an engine says of the versions of these spans: it computed every cache anew."""
+    return tuple(
+        WeightsUsed(version=version, digest=digest_of(version), kv_version=version)
+        for version in dict.fromkeys(span.version for span in spans)
+    )
+
+
+def digest_of(version: int) -> str:
+    """Of the weights of a version of the tests."""
+    return f"digest of {version}"
+
+
 def reply_to(
     request: Generate,
     text: str,
@@ -259,6 +274,7 @@ def reply_to(
             "token_ids": to_bulk(token_ids),
             "logprobs": to_bulk(logprobs),
             "spans": spans,
+            "weights": weights_used(spans),
             "finish_reason": finish_reason,
             "cached_tokens": 0,
             **fields,

@@ -9,7 +9,16 @@ from typing import Any
 import numpy as np
 import pytest
 import xxhash
-from unit.session.kit import CALL_TEXT, LOOKUP, QUESTION, Play, play, renderer, tool_result
+from unit.session.kit import (
+    CALL_TEXT,
+    LOOKUP,
+    QUESTION,
+    Play,
+    play,
+    renderer,
+    tool_result,
+    weights_used,
+)
 
 from milepost.actors.arrays import from_bulk
 from milepost.actors.effects import Taken, Unanswered, Woken, WorkDone
@@ -69,6 +78,10 @@ def test_the_trajectory_proves_where_each_token_came_from() -> None:
     assert trajectory.num_sampled_tokens == sampled.sum()
     assert (trajectory.reward, trajectory.group_size) == (0.5, 4)
     assert trajectory.metrics == {"solved": 1.0}
+    assert [turn.weights for turn in trajectory.turns] == [
+        weights_used(trajectory.spans[:2]),
+        weights_used(trajectory.spans[2:]),
+    ]
     certificate = trajectory.certificate
     assert certificate.tokenizer_hash == renderer().tokenizer.content_hash
     assert certificate.template_hash == renderer().template.content_hash

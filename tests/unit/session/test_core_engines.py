@@ -12,6 +12,7 @@ from milepost.messages.engine import GenerateRefused
 from milepost.messages.session import ChatRefused, ChatReply
 from milepost.messages.shared import FinishReason
 from milepost.messages.supervisor import PeerRestarted
+from milepost.messages.trainer import VersionPublished
 
 TWO = ("engine-0", "engine-1")
 
@@ -248,6 +249,26 @@ def test_an_answer_that_is_broken_is_refused_and_nothing_of_it_stays() -> None:
     assert refused.kind == "engine"
     assert "version spans up to 0" in refused.reason
     assert row_of(game.core).length == 0
+
+
+def test_tokens_of_weights_that_were_not_published_are_refused_by_name() -> None:
+    """An engine that missed an epoch, or serves a version of a lost run, has the number and not
+    the weights; its tokens describe another policy than the one that is trained."""
+    game = play()
+    game.open()
+    game.tell(VersionPublished(version=3, digest="digest of 3"), "publisher")
+    game.chat([QUESTION])
+    game.sample("cat")
+    game.tell(VersionPublished(version=3, digest="made anew"), "publisher")
+    first = {"role": "assistant", "content": "cat"}
+    request = game.chat([QUESTION, first, {"role": "user", "content": "and now?"}])
+    game.sample("dog")
+    refused: Any = game.replies[request]
+    assert refused.kind == "engine"
+    assert "weights digest of 3 as version 3, published under this number are made anew" in (
+        refused.reason
+    )
+    assert len(row_of(game.core).turns) == 1
 
 
 def test_the_late_answer_of_a_dead_engine_changes_nothing() -> None:

@@ -16,6 +16,7 @@ from unit.session.kit import (
     renderer,
     row_of,
     tool_result,
+    weights_used,
 )
 
 from milepost.actors.arrays import to_bulk
@@ -63,6 +64,7 @@ def test_a_reply_sampled_in_an_unusual_split_stays_as_it_was_sampled() -> None:
         token_ids=to_bulk(token_ids),
         logprobs=to_bulk(np.full(4, -1.0, dtype=np.float32)),
         spans=(VersionSpan(start=0, end=4, version=0),),
+        weights=weights_used((VersionSpan(start=0, end=4, version=0),)),
     )
     assert row_of(game.core).token_ids.tolist() == ids(generate.token_ids) + token_ids.tolist()
     message = {"role": "assistant", "content": "kai"}

@@ -7,11 +7,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from unit.session.kit import digest_of, weights_used
 
 from milepost.actors.arrays import to_bulk
 from milepost.actors.session.generation import EngineFault, read_generated
 from milepost.messages.engine import Generated
-from milepost.messages.shared import FinishReason, VersionSpan
+from milepost.messages.shared import FinishReason, VersionSpan, WeightsUsed
 
 
 def span(start: int, end: int, version: int = 1) -> VersionSpan:
@@ -27,6 +28,7 @@ def generated(token_ids: Any = (5, 6, 9), logprobs: Any = (-0.5, -1.0, -2.0), **
         "cached_tokens": 0,
         **fields,
     }
+    fields.setdefault("weights", weights_used(fields["spans"]))
     return Generated(
         request_id="r",
         token_ids=to_bulk(np.array(token_ids, dtype=np.int32)),
@@ -35,9 +37,20 @@ def generated(token_ids: Any = (5, 6, 9), logprobs: Any = (-0.5, -1.0, -2.0), **
     )
 
 
+def of_weights(digest: str) -> WeightsUsed:
+    """Word of version 1 with these weights."""
+    return WeightsUsed(version=1, digest=digest, kv_version=1)
+
+
 def read(answer: Generated) -> Any:
     """Read it as an answer to a request for at most 4 tokens."""
-    return read_generated(answer, engine="engine-0", tokens_max=4, stop_token_ids=(9,))
+    return read_generated(
+        answer,
+        engine="engine-0",
+        tokens_max=4,
+        stop_token_ids=(9,),
+        digests={version: digest_of(version) for version in range(4)},
+    )
 
 
 def test_a_good_answer_is_taken_as_it_is() -> None:
@@ -61,6 +74,10 @@ def test_a_good_answer_is_taken_as_it_is() -> None:
         (generated(spans=(span(0, 2),)), "version spans up to 2 of 3 tokens"),
         (generated(spans=(span(1, 3),)), "where one from 0 is expected"),
         (generated(spans=(span(0, 2), span(1, 3))), "where one from 2 is expected"),
+        (generated(weights=()), r"tokens of versions \(1,\), and word of the weights .* \(\)"),
+        (generated(weights=weights_used((span(0, 3, 2),))), r"\(1,\), and word .* \(2,\)"),
+        (generated(weights=(of_weights("other"),)), "weights other as version 1, published .* 1"),
+        (generated(weights=(of_weights(""),)), "no digest of the weights of version 1"),
         (generated((5, 6, 7)), r"last token 7 is not in \[9\]"),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
+from unit.session.kit import weights_used
 
 from milepost.actors.session.families import Seam
 from milepost.actors.session.row import SampledReply, TokenRow
@@ -186,3 +188,23 @@ def test_any_history_of_turns_equals_the_slow_row(
     assert [turn.prefix_hash for turn in row.turns] == [
         prefix_hash(row.token_ids[: turn.end].tolist()) for turn in row.turns
     ]
+
+
+def test_a_turn_keeps_what_its_engine_said_of_weights_and_cache() -> None:
+    """The trainer's door compares it; a version that sampled only what was trimmed is not named."""
+    row = TokenRow()
+    spans = (VersionSpan(start=0, end=1, version=1), VersionSpan(start=1, end=2, version=2))
+    said = dataclasses.replace(
+        reply(11, OBSERVATION, versions=((1, 1), (1, 2))),
+        incarnation=3,
+        cached_tokens=2,
+        weights=weights_used(spans),
+    )
+    row.commit(0, Seam(), piece(1, 2, 3), said)
+    (turn,) = row.turns
+    assert (turn.engine, turn.incarnation, turn.cached_tokens) == ("engine-0", 3, 2)
+    assert turn.weights == weights_used(spans)
+    row.commit(1, Seam(drop=1), piece(OBSERVATION, 4), reply(12, STOP))
+    trimmed, _ = row.turns
+    assert trimmed.weights == weights_used(spans[:1])
+    assert (trimmed.incarnation, trimmed.cached_tokens) == (3, 2)

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from milepost.actors.session.families import bundled_template
+from milepost.actors.session.text.sources import hash_of_sources, template_sources
 from milepost.actors.session.text.template import ChatTemplate, RenderFailed, load_template
 
 HELLO = [{"role": "user", "content": "<é> & 'x'"}]
@@ -114,3 +116,27 @@ def test_options_reach_every_rendering() -> None:
         {"default": "{{ enable_thinking }}"}, options={"enable_thinking": False}
     )
     assert template.render(HELLO, generate=True) == "False"
+
+
+def test_the_hash_of_a_template_is_read_off_the_model_s_folder_without_rendering(
+    tmp_path: Path,
+) -> None:
+    """The trainer's door has no renderer, and must find what the session rendered with."""
+    config = tmp_path / "tokenizer_config.json"
+    config.write_text('{"chat_template": "{{ messages }}"}', encoding="utf-8")
+    one = load_template(tmp_path, named_tokens={})
+    assert hash_of_sources(template_sources(tmp_path)) == one.content_hash
+    config.write_text(
+        '{"chat_template": [{"name": "default", "template": "a"},'
+        ' {"name": "tool_use", "template": "b"}]}',
+        encoding="utf-8",
+    )
+    several = load_template(tmp_path, named_tokens={})
+    assert hash_of_sources(template_sources(tmp_path)) == several.content_hash
+    assert several.content_hash != one.content_hash
+    config.unlink()
+    assert template_sources(tmp_path) == {}
+    bundled = bundled_template("deepseek_v3.2")
+    own = load_template(tmp_path, named_tokens={}, bundled=bundled)
+    assert hash_of_sources(template_sources(tmp_path, bundled)) == own.content_hash
+    assert bundled_template("qwen3") == bundled_template("no such family") == ""

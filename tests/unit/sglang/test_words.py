@@ -157,6 +157,16 @@ def test_a_split_reply_is_joined_with_its_versions() -> None:
     assert [(span.start, span.end, span.version) for span in reply.spans] == [(0, 2, 4), (2, 5, 5)]
     assert reply.finish_reason is FinishReason.LENGTH
     assert reply.cached_tokens == 2
+    assert reply.kv_versions == (4, 5), "a new part begins without keys and values"
+
+
+def test_a_reply_that_lived_through_publications_says_over_whose_keys() -> None:
+    """In place they are those of its first version; a server that retracts computed them anew."""
+    spans = [{"version": "4", "start": 0, "end": 1}, {"version": "5", "start": 1, "end": 3}]
+    flight = Flight(order(), tokens_max=3)
+    flight.take(sampled(answer(3, weight_versions=spans), SamplingParams()), 5, has_spans=True)
+    assert flight.finished(1, keeps_caches=True).kv_versions == (4, 4)
+    assert flight.finished(1).kv_versions == (4, 5)
 
 
 def test_an_abort_that_somebody_asked_for_ends_a_split_reply() -> None:

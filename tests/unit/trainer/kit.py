@@ -14,13 +14,34 @@ import xxhash
 from milepost.actors.arrays import to_bulk
 from milepost.actors.seal import sealed
 from milepost.messages.buffer import Batch
-from milepost.messages.shared import FinishReason, SamplingParams, Status, VersionSpan
+from milepost.messages.shared import (
+    FinishReason,
+    SamplingParams,
+    Status,
+    VersionSpan,
+    WeightsUsed,
+)
 from milepost.messages.trajectory import Certificate, Provenance, Trajectory, TurnBoundary
 
 VOCABULARY = 48
 TOKENIZER = "{}"
 """Text of the tokenizer.json of the tiny models."""
+TEMPLATE_HASH = "7e47"
 TOKENIZER_HASH = xxhash.xxh3_128_hexdigest(TOKENIZER.encode())
+
+
+def made(version: int, kv_version: int | None = None) -> WeightsUsed:
+    """What an engine says of a version."""
+    return WeightsUsed(
+        version=version,
+        digest=digest_of(version),
+        kv_version=version if kv_version is None else kv_version,
+    )
+
+
+def digest_of(version: int) -> str:
+    """Of the weights of a version of the tests."""
+    return xxhash.xxh3_128_hexdigest(f"weights {version}".encode())
 
 
 def trajectory(
@@ -49,12 +70,14 @@ def trajectory(
                 finish_reason=FinishReason.STOP,
                 prefix_hash=xxhash.xxh3_128_hexdigest(token_ids[:end].tobytes()),
                 engine="engine-0",
+                cached_tokens=prompt_end - 1,
+                weights=(made(version),),
             )
         )
     mask = (provenance == Provenance.SAMPLED).astype(np.uint8)
     if logprobs is None:
         logprobs = -generator.random(length)
-    made = Trajectory(
+    whole = Trajectory(
         trajectory_id=f"{group_id}.{member}",
         group_id=group_id,
         prompt_id=f"p-{group_id}",
@@ -68,7 +91,7 @@ def trajectory(
         turns=tuple(boundaries),
         certificate=Certificate(
             tokenizer_hash=TOKENIZER_HASH,
-            template_hash="7e47",
+            template_hash=TEMPLATE_HASH,
             family="qwen3",
             sampling=SamplingParams(),
         ),
@@ -76,15 +99,16 @@ def trajectory(
         group_size=len(rewards),
         num_sampled_tokens=int(mask.sum()),
     )
-    return sealed(made)
+    return sealed(whole)
 
 
 def recorded(trajectory: Trajectory) -> Trajectory:
     """The same row as an imported conversation, for supervised training."""
     mask = np.frombuffer(trajectory.loss_mask.data, dtype=np.uint8)
     provenance = np.where(mask == 1, Provenance.RECORDED, Provenance.INPUT).astype(np.uint8)
-    made = msgspec.structs.replace(
+    row = msgspec.structs.replace(
         trajectory,
+        turns=tuple(msgspec.structs.replace(turn, weights=()) for turn in trajectory.turns),
         provenance=to_bulk(provenance),
         logprobs=to_bulk(np.zeros(len(mask), dtype=np.float32)),
         spans=(),
@@ -92,7 +116,7 @@ def recorded(trajectory: Trajectory) -> Trajectory:
         group_rewards=(0.0,),
         group_size=1,
     )
-    return sealed(made)
+    return sealed(row)
 
 
 def group(group_id: str, rewards: Sequence[float], **changes: Any) -> list[Trajectory]:

@@ -34,6 +34,7 @@ from milepost.actors.trainer.works import (
     CheckBatch,
     Exported,
     ExportVersion,
+    ModelFacts,
     Refusal,
     SaveCheckpoint,
     Saved,
@@ -46,6 +47,8 @@ from milepost.messages.shared import Message
 from milepost.messages.trainer import VersionPublished
 
 Kind = TypeVar("Kind")
+
+MODEL = ModelFacts(vocabulary=VOCABULARY, tokenizer_hash="", template_hash="")
 
 PLAN = TrainerPlan(
     ranks=("trainer-0",),
@@ -60,6 +63,7 @@ PLAN = TrainerPlan(
     publish_every_steps=1,
     checkpoint_every_steps=0,
     staleness_max=None,
+    keeps_caches=False,
     refuses_stale=False,
     batches_without_spread_max=2,
     logprob_difference_max=0.0,
@@ -218,8 +222,7 @@ def play(version: int = 0, trained: tuple[str, ...] = (), **changes: Any) -> Pla
     known.add(version, trained)
     core = Trainer.of(
         replace(PLAN, **changes),
-        vocabulary=VOCABULARY,
-        tokenizer_hash="",
+        model=MODEL,
         version=version,
         trained=known,
     )
@@ -231,7 +234,7 @@ def play(version: int = 0, trained: tuple[str, ...] = (), **changes: Any) -> Pla
 def follow(rank: int = 1, **changes: Any) -> Play:
     """A following core, just started."""
     plan = replace(PLAN, ranks=("trainer-0", "trainer-1"), **changes)
-    core = Follower.of(plan, rank, vocabulary=VOCABULARY, tokenizer_hash="")
+    core = Follower.of(plan, rank, MODEL)
     game = Play(core)
     game.waiting += core.start(game.now_s)
     return game

@@ -13,8 +13,7 @@ from functools import partial
 from random import Random
 
 import pytest
-from unit.trainer.kit import VOCABULARY
-from unit.trainer.play import GOOD, PLAN, batch
+from unit.trainer.play import GOOD, MODEL, PLAN, batch
 
 from milepost.actors.effects import (
     Answered,
@@ -237,12 +236,11 @@ def test_every_order_of_events_trains_every_step_once_and_ends(seed: int, mode: 
     )
     leader = Trainer.of(
         plan,
-        vocabulary=VOCABULARY,
-        tokenizer_hash="",
+        model=MODEL,
         version=0,
         trained=TrainedGroups(),
     )
-    follower = Follower.of(plan, 1, vocabulary=VOCABULARY, tokenizer_hash="")
+    follower = Follower.of(plan, 1, MODEL)
     world = World(Random(seed), {RANKS[0]: leader, RANKS[1]: follower})
     world.run()
     assert [key for key in world.done if key.startswith("train")] == [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from enum import Enum
 from typing import Any
 
@@ -12,18 +13,38 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from unit.trainer.kit import TOKENIZER_HASH, VOCABULARY, batch_of, group, recorded, trajectory
+from unit.trainer.kit import (
+    TEMPLATE_HASH,
+    TOKENIZER_HASH,
+    VOCABULARY,
+    batch_of,
+    digest_of,
+    group,
+    made,
+    recorded,
+    trajectory,
+)
 
 from milepost.actors.arrays import from_bulk, to_bulk
 from milepost.actors.seal import sealed
 from milepost.actors.trainer.door import check_batch, faults
-from milepost.actors.trainer.works import DoorRules
+from milepost.actors.trainer.lineage import DIGESTS_MAX, MadeVersions
+from milepost.actors.trainer.works import DoorRules, ModelFacts
 from milepost.messages.bulk import Bulk
 from milepost.messages.shared import SamplingParams, Status, VersionSpan
 from milepost.messages.trajectory import Provenance, Trajectory
 
-RULES = DoorRules(sft=False, vocabulary=VOCABULARY, tokenizer_hash=TOKENIZER_HASH, version=3)
-SFT_RULES = DoorRules(sft=True, vocabulary=VOCABULARY, tokenizer_hash=TOKENIZER_HASH, version=3)
+MODEL = ModelFacts(
+    vocabulary=VOCABULARY, tokenizer_hash=TOKENIZER_HASH, template_hash=TEMPLATE_HASH
+)
+RULES = DoorRules(
+    sft=False,
+    model=MODEL,
+    version=3,
+    digests={version: digest_of(version) for version in range(4)},
+    keeps_caches=False,
+)
+SFT_RULES = replace(RULES, sft=True)
 GOOD = trajectory("g", 1, version=2)
 
 
@@ -49,10 +70,21 @@ def sampled(**fields: Any) -> Trajectory:
     return changed(certificate=msgspec.structs.replace(GOOD.certificate, sampling=sampling))
 
 
-def spanned(*spans: tuple[int, int, int]) -> Trajectory:
+def spanned(*spans: tuple[int, int, int], kv_version: int | None = None) -> Trajectory:
+    """Other spans, each reply with word of the weights of its versions."""
+    turns = []
+    for turn in GOOD.turns:
+        versions = dict.fromkeys(v for a, b, v in spans if a < turn.end and b > turn.prompt_end)
+        weights = tuple(made(version, kv_version) for version in versions)
+        turns.append(msgspec.structs.replace(turn, weights=weights))
     return changed(
-        spans=tuple(VersionSpan(start=a, end=b, version=version) for a, b, version in spans)
+        turns=tuple(turns),
+        spans=tuple(VersionSpan(start=a, end=b, version=version) for a, b, version in spans),
     )
+
+
+def certified(**fields: Any) -> Trajectory:
+    return changed(certificate=msgspec.structs.replace(GOOD.certificate, **fields))
 
 
 MUTANTS: dict[str, tuple[Callable[[], Trajectory], str]] = {
@@ -81,10 +113,12 @@ MUTANTS: dict[str, tuple[Callable[[], Trajectory], str]] = {
     "turn that begins before the last ended": (lambda: turned(prompt_end=8), "C1.*turn 1 is"),
     "no turns at all": (lambda: changed(turns=()), "C1.*no turn's reply"),
     "another tokenizer": (
-        lambda: changed(
-            certificate=msgspec.structs.replace(GOOD.certificate, tokenizer_hash="dead")
-        ),
-        "C1.*tokenizer dead",
+        lambda: certified(tokenizer_hash="dead"),
+        "C1.*tokenizer dead, the model's is",
+    ),
+    "another chat template": (
+        lambda: certified(template_hash="dead"),
+        "C1.*chat template dead, the model's is 7e47",
     ),
     "log-probs of another length": (
         lambda: changed(logprobs=to_bulk(np.zeros(14, np.float32))),
@@ -111,6 +145,34 @@ MUTANTS: dict[str, tuple[Callable[[], Trajectory], str]] = {
     "a span that is too long": (lambda: spanned((5, 9, 2), (12, 16, 2)), "C4.*span"),
     "an empty span": (lambda: spanned((5, 5, 2), (5, 15, 2)), "C4.*span"),
     "spans that overlap": (lambda: spanned((5, 13, 2), (12, 15, 2)), "C4.*follows"),
+    "no word of the weights": (
+        lambda: turned(weights=()),
+        r"C4.*turn 1, positions \[12, 15\) has tokens of versions \(2,\), and word.*\(\)",
+    ),
+    "word of another version's weights": (
+        lambda: turned(weights=(made(1),)),
+        r"C4.*turn 1.*of versions \(2,\), and word.*\(1,\)",
+    ),
+    "weights that nobody made": (
+        lambda: turned(weights=(msgspec.structs.replace(made(2), digest="dead"),)),
+        "C4.*turn 1.*engine-0 sampled with weights dead as version 2, the weights made",
+    ),
+    "no digest": (
+        lambda: turned(weights=(msgspec.structs.replace(made(2), digest=""),)),
+        "C4.*engine-0 gave no digest of the weights of version 2",
+    ),
+    "a prefix that outlived a publication": (
+        lambda: turned(weights=(made(2, kv_version=1),)),
+        "C4.*version 2 over keys and values of version 1, from 2 on is right",
+    ),
+    "keys and values of the future": (
+        lambda: turned(weights=(made(2, kv_version=3),)),
+        "C4.*over keys and values of version 3",
+    ),
+    "more from the cache than the prompt has": (
+        lambda: turned(cached_tokens=13),
+        "C4.*took 13 tokens from a cache, its prompt has 12",
+    ),
     "a version from the future": (lambda: spanned((5, 15, 4)), "C4.*version 4.*trainer is at 3"),
     "reward NaN": (lambda: changed(reward=math.nan), "reward: it is nan"),
     "reward infinite": (lambda: changed(reward=math.inf), "reward: it is inf"),
@@ -151,6 +213,40 @@ def test_a_reply_that_went_on_under_new_weights_is_let_in() -> None:
     assert verdict.oldest == {"g": 1}
 
 
+def test_in_place_a_reply_may_go_on_over_its_own_older_keys_and_over_no_others() -> None:
+    """A publication in place keeps the caches of replies under way; prefixes of the version before
+    the reply began describe a policy that never spoke (log-probs would be of a mixture)."""
+    rules = replace(RULES, keeps_caches=True)
+    assert (
+        list(faults(sealed(spanned((5, 9, 2), (12, 13, 2), (13, 15, 3), kv_version=2)), rules))
+        == []
+    )
+    stale = spanned((5, 9, 2), (12, 13, 2), (13, 15, 3), kv_version=1)
+    assert "over keys and values of version 1, from 2 on is right" in str(
+        list(faults(stale, rules))
+    )
+
+
+def test_a_version_made_twice_is_told_apart_by_its_weights() -> None:
+    """A run that resumed trains version 2 anew, and the buffer still has rows of the lost one."""
+    again = MadeVersions()
+    again.learn(2, "made anew")
+    rules = replace(RULES, digests=again.digests)
+    assert "made under this number are made anew" in str(list(faults(GOOD, rules)))
+    unknown = replace(RULES, digests={})
+    assert list(faults(GOOD, unknown)) == [], "what was made before this process is taken on trust"
+
+
+def test_known_digests_are_bounded_and_the_oldest_go_first() -> None:
+    known = MadeVersions()
+    known.learn(0, "")
+    assert known.digests == {}, "an empty digest tells nothing"
+    for version in range(DIGESTS_MAX + 2):
+        known.learn(version, digest_of(version))
+    assert len(known.digests) == DIGESTS_MAX
+    assert min(known.digests) == 2
+
+
 def test_imported_conversations_need_provenance_and_no_log_probs() -> None:
     good = recorded(trajectory("g", 0))
     assert list(faults(good, SFT_RULES)) == []
@@ -158,21 +254,21 @@ def test_imported_conversations_need_provenance_and_no_log_probs() -> None:
     assert "not 4 (recorded)" in fault
 
 
-def untrained_first_turn(**fields: Any) -> Trajectory:
+def untrained_first_turn(good: Trajectory = GOOD, **fields: Any) -> Trajectory:
     """Another row trains the first reply: this one shares it, and says so."""
-    first, last = GOOD.turns
-    mask = from_bulk(GOOD.loss_mask).copy()
+    first, last = good.turns
+    mask = from_bulk(good.loss_mask).copy()
     mask[first.prompt_end : first.end] = 0
     turns = (msgspec.structs.replace(first, trained=False), last)
     fields = {"row": 1, "num_rows": 2, "trajectory_loss_tokens": 7, **fields}
-    return changed(turns=turns, loss_mask=to_bulk(mask), **fields)
+    return changed(good, turns=turns, loss_mask=to_bulk(mask), **fields)
 
 
 def test_a_reply_that_another_row_trains_is_let_in_without_loss() -> None:
     """Branches share their beginnings; its versions do not age the row that does not train it."""
     assert list(faults(sealed(untrained_first_turn()), RULES)) == []
-    spans = (VersionSpan(start=5, end=9, version=0), VersionSpan(start=12, end=15, version=2))
-    verdict = check_batch(batch_of([[sealed(untrained_first_turn(spans=spans))]]), RULES)
+    older = spanned((5, 9, 0), (12, 15, 2))
+    verdict = check_batch(batch_of([[sealed(untrained_first_turn(older))]]), RULES)
     assert verdict.oldest == {"g": 2}
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from unit.trainer.kit import VOCABULARY
-from unit.trainer.play import PLAN, Play
+from unit.trainer.play import MODEL, PLAN, Play
 
 from milepost.actors.trainer.core import Trainer
 from milepost.actors.trainer.plan import TrainerPlan
@@ -52,8 +51,7 @@ def test_the_warm_up_has_neither_publisher_nor_evaluator() -> None:
 def test_a_trainer_that_is_told_nonsense_says_so() -> None:
     core = Trainer.of(
         replace(PLAN),
-        vocabulary=VOCABULARY,
-        tokenizer_hash="",
+        model=MODEL,
         version=0,
         trained=TrainedGroups(),
     )

@@ -1,0 +1,56 @@
+"""What a model's folder says about text, as files: the template's sources and their hash.
+
+Read by the session, which renders with them, and by the trainer, whose door compares the hash.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from xxhash import xxh3_128_hexdigest
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+CONFIG_FILE: Final = "tokenizer_config.json"
+TEMPLATE_FILE: Final = "chat_template.jinja"
+BUNDLED: Final = Path(__file__).parents[1] / "families"
+"""For families whose vendor publishes no template."""
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """tokenizer_config.json as it is; empty when there is none."""
+    path = folder / CONFIG_FILE
+    if not path.is_file():
+        return {}
+    config: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return config
+
+
+def template_sources(folder: Path, bundled: str = "") -> dict[str, str]:
+    """Template texts by name: of chat_template.jinja, or of tokenizer_config.json.
+
+    Args:
+        folder: of the model.
+        bundled: template that comes with Milepost, used where the folder has none; or empty.
+    """
+    path = folder / TEMPLATE_FILE
+    if path.is_file():
+        return {"default": path.read_text(encoding="utf-8")}
+    written = read_config(folder).get("chat_template")
+    if isinstance(written, str):
+        return {"default": written}
+    if isinstance(written, list):
+        return {entry["name"]: entry["template"] for entry in written}
+    if bundled:
+        return {"default": (BUNDLED / bundled).read_text(encoding="utf-8")}
+    return {}
+
+
+def hash_of_sources(sources: Mapping[str, str]) -> str:
+    """xxh3-128 hex of the template's text; of all names and texts, when there are several."""
+    text = "\x00".join(f"{name}\x00{source}" for name, source in sorted(sources.items()))
+    single = sources["default"] if sources.keys() == {"default"} else text
+    return xxh3_128_hexdigest(single.encode())
