@@ -30,6 +30,7 @@ from milepost.actors.effects import (
     Work,
     WorkDone,
 )
+from milepost.actors.gpu import GpuFigures
 from milepost.actors.stacks import all_stacks
 from milepost.actors.vitals import Vitals, for_people
 from milepost.messages.bus import Unanswered as NoAnswer
@@ -89,6 +90,7 @@ class Shell:
         self._cause = 0
         self._num_events = 0
         self._vitals = Vitals()
+        self._gpus = GpuFigures.of(context.spec)
 
     async def run(self, facts: dict[str, object]) -> None:
         """Say READY, wait for BEGIN, then serve until `stop`.
@@ -109,6 +111,8 @@ class Shell:
             # The last one of a good end: what it counts is what the whole run came to.
             self._send_beat()
         finally:
+            if self._gpus is not None:
+                self._gpus.close()
             for handle in self._timers.values():
                 handle.cancel()
             for task in (*tasks, *self._works.values()):
@@ -307,6 +311,7 @@ class Shell:
             progress=self._num_events,
             statistics={
                 **self._vitals.read(),
+                **(self._gpus.newest() if self._gpus else {}),
                 "bus": asdict(self._bus.statistics()),
                 "open_requests": len(self._requests),
                 "works": sorted(self._works),

@@ -8,6 +8,7 @@ from msgspec import Meta, Struct, field
 
 Positive: TypeAlias = Annotated[int, Meta(ge=1)]
 NonNegative: TypeAlias = Annotated[int, Meta(ge=0)]
+Port: TypeAlias = Annotated[int, Meta(ge=1, le=65535)]
 PositiveFloat: TypeAlias = Annotated[float, Meta(gt=0)]
 NonNegativeFloat: TypeAlias = Annotated[float, Meta(ge=0)]
 FileName: TypeAlias = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$", max_length=64)]

@@ -11,6 +11,7 @@ from milepost.configs.base import (
     Fraction,
     NonNegative,
     NonNegativeFloat,
+    Port,
     Positive,
     PositiveFloat,
 )
@@ -131,6 +132,16 @@ class GuardConfig(Config, kw_only=True):
     """Stop when the mean |trainer - engine| log-prob of same-version tokens is above; 0 is off."""
 
 
+class PrometheusConfig(Config, kw_only=True):
+    """`[tracking.prometheus]`: a process beside the run answers `GET /metrics` there."""
+
+    host: str = "127.0.0.1"
+    """Address of the interface it listens on."""
+    port: Port = 9464
+    key_file: str = ""
+    """Not empty: scrapes carry `Authorization: Bearer KEY`; needed beyond loopback."""
+
+
 class TrackingConfig(Config, kw_only=True):
     """`[tracking]`: who gets the metrics besides metrics.jsonl."""
 
@@ -139,3 +150,4 @@ class TrackingConfig(Config, kw_only=True):
     """Not empty: a process beside the run follows metrics.jsonl into this project of W&B."""
     mlflow_uri: str = ""
     """Not empty: the same for the MLflow server at this address."""
+    prometheus: PrometheusConfig | None = None

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
@@ -14,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from milepost.configs.run import PrometheusConfig
 from milepost.messages.supervisor import EventReported
 from milepost.supervisor.book import SUPERVISOR
 from milepost.supervisor.cleanup.processes import RUN_VARIABLE
@@ -21,6 +23,7 @@ from milepost.supervisor.logs import last_lines, log_path
 from milepost.supervisor.places import Exit, LocalProcess
 
 JANITOR: Final = "janitor"
+EXPORTER: Final = "prometheus"
 JANITORS_MAX: Final = 4
 """Replacements end after this many; `milepost reap` remains."""
 TRACKER_S: Final = 20.0
@@ -39,6 +42,11 @@ class _Companion:
         if self.pipe >= 0:
             os.close(self.pipe)
             self.pipe = -1
+
+
+def family(host: str) -> socket.AddressFamily:
+    """IPv6 or IPv4, as the address is."""
+    return socket.AF_INET6 if ":" in host else socket.AF_INET
 
 
 class Companions:
@@ -89,7 +97,22 @@ class Companions:
         """
         module = "milepost.supervisor.recording.tracker"
         words = [module, kind, target, str(self._run_folder)]
-        companion = self._start(kind, words, {RUN_VARIABLE: self._run_id})
+        self._track(kind, self._start(kind, words, {RUN_VARIABLE: self._run_id}))
+
+    def start_exporter(self, config: PrometheusConfig) -> None:
+        """Start the process that Prometheus scrapes; its port is ours before it runs.
+
+        Raises:
+            OSError: it cannot be started, or the port is somebody else's.
+        """
+        module = "milepost.supervisor.exporter.server"
+        with socket.create_server((config.host, config.port), family=family(config.host)) as bound:
+            number = bound.fileno()
+            words = [module, str(self._run_folder), str(number), config.key_file]
+            mark = {RUN_VARIABLE: self._run_id}
+            self._track(EXPORTER, self._start(EXPORTER, words, mark, number))
+
+    def _track(self, kind: str, companion: _Companion) -> None:
         self._trackers[kind] = companion
 
         def ended(done: asyncio.Future[Exit]) -> None:
@@ -133,7 +156,9 @@ class Companions:
     def _tell(self, kind: str, text: str, values: Mapping[str, object]) -> None:
         self._record(EventReported(source=SUPERVISOR, kind=kind, text=text, values=dict(values)))
 
-    def _start(self, name: str, words: list[str], environment: dict[str, str]) -> _Companion:
+    def _start(
+        self, name: str, words: list[str], environment: dict[str, str], *kept: int
+    ) -> _Companion:
         read, write = os.pipe()
         try:
             with log_path(self._run_folder, name).open("ab") as log:
@@ -143,6 +168,7 @@ class Companions:
                     stdout=log,
                     stderr=subprocess.STDOUT,
                     start_new_session=True,
+                    pass_fds=kept,
                     env={**os.environ, **environment},
                 )
         finally:

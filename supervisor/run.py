@@ -216,6 +216,8 @@ class _Run:
                 companions.start_janitor()
                 for kind, target in self._trackers.items():
                     companions.start_tracker(kind, target)
+                if self._topology.tracking.prometheus is not None:
+                    companions.start_exporter(self._topology.tracking.prometheus)
                 yield shell, family
             finally:
                 shell.stop_clock()

@@ -17,9 +17,11 @@ from wire import protocol_tables
 from milepost.actors.session.families.declared import ALL_ROLES, Declaration
 from milepost.actors.session.families.table import DECLARATIONS
 from milepost.configs.actors import RestartConfig
+from milepost.configs.metrics import METRICS
 from milepost.configs.topology import ActorsConfig, Topology
 from milepost.launch.cli import command_names, summary
 from milepost.supervisor.checks import CHECKS, Stage
+from milepost.supervisor.exporter.families import COUNTERS, GAUGES
 
 DOCS: Final = Path(__file__).parent.parent / "docs"
 STAGES: Final = {
@@ -43,6 +45,24 @@ def commands_table() -> Iterator[str]:
     yield "| --- | --- |"
     for name in command_names():
         yield f"| `milepost {name}` | {summary(name)} |"
+
+
+def metrics_table() -> Iterator[str]:
+    """Every metric with its unit and its meaning."""
+    yield "| metric | unit | meaning |"
+    yield "| --- | --- | --- |"
+    for metric in METRICS:
+        yield f"| `{metric.name}` | {metric.unit} | {_cell(metric.meaning)} |"
+
+
+def actor_samples_table() -> Iterator[str]:
+    """What Prometheus is told of each actor."""
+    yield "| sample | meaning |"
+    yield "| --- | --- |"
+    for name, _, _, meaning in GAUGES:
+        yield f"| `milepost_actor_{name}` | {meaning} |"
+    for name, _, meaning in COUNTERS:
+        yield f"| `milepost_actor_{name}_total` | {meaning} |"
 
 
 def topology_tables() -> Iterator[str]:
@@ -194,6 +214,8 @@ def _cell(text: str) -> str:
 
 TABLES: Final = {
     ("actors/session.md", "families"): families_table,
+    ("metrics.md", "metrics"): metrics_table,
+    ("metrics.md", "actors"): actor_samples_table,
     ("operating.md", "checks"): checks_table,
     ("operating.md", "commands"): commands_table,
     ("topology.md", "tables"): topology_tables,

@@ -7,6 +7,7 @@ from typing import Final
 from milepost.supervisor.checks.check import Check, Checked, Note, Stage, Subject, run_checks
 from milepost.supervisor.checks.code import user_code_loads
 from milepost.supervisor.checks.engines import servers_are_told_once, servers_can_start
+from milepost.supervisor.checks.exporter import exporter_can_start, metrics_are_private
 from milepost.supervisor.checks.files import (
     checkpoint_is_complete,
     held_out_is_apart,
@@ -77,6 +78,7 @@ CHECKS: Final = (
     Check("leases are longer than any episode", READING, leases_outlast_episodes),
     Check("limits of the bus and deadlines agree", READING, system_limits_agree),
     Check("there is such a place to start processes", READING, place_exists),
+    Check("metrics are given to those alone who hold the key", READING, metrics_are_private),
     Check("families, matchers and filters have names that exist", READING, parts_are_known),
     Check("devices have names that exist", READING, devices_are_named),
     Check("the HTTP door is open to agents and closed to others", READING, http_door_is_safe),
@@ -90,6 +92,7 @@ CHECKS: Final = (
     Check("assertions are on", FILES, python_asserts),
     Check("installed versions are the tested ones", FILES, versions_are_tested),
     Check("the trackers that are asked for are installed", FILES, trackers_are_installed),
+    Check("Prometheus finds its port and its key", FILES, exporter_can_start),
     Check("the run folder is new, or this is a resume", FILES, folder_is_ready),
     Check("a resumed run goes on as the run that it was", FILES, resume_goes_on),
     Check("the starting checkpoint is complete and of a known kind", FILES, checkpoint_is_complete),

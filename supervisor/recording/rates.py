@@ -15,16 +15,21 @@ class _Beat(NamedTuple):
     counts: tuple[int, ...]
 
 
+class _Body(NamedTuple):
+    kind: str
+    statistics: dict[str, Any]
+
+
 @dataclass(slots=True)
 class SystemFigures:
-    """The last two heartbeats of every engine, and the memory of every actor."""
+    """The last two heartbeats of every engine, and the body of every actor."""
 
     _beats: dict[str, tuple[_Beat, _Beat]] = field(default_factory=dict)
-    _rss_mib: dict[str, float] = field(default_factory=dict)
+    _bodies: dict[str, _Body] = field(default_factory=dict)
 
-    def heard(self, actor: str, statistics: dict[str, Any], now_s: float) -> None:
+    def heard(self, actor: str, kind: str, statistics: dict[str, Any], now_s: float) -> None:
         """Look at one heartbeat."""
-        self._rss_mib[actor] = float(statistics.get("rss_mib", 0.0))
+        self._bodies[actor] = _Body(kind, statistics)
         if not all(isinstance(statistics.get(name), int) for name in COUNTERS):
             return
         beat = _Beat(now_s, tuple(statistics[name] for name in COUNTERS))
@@ -35,7 +40,7 @@ class SystemFigures:
 
     def metrics(self) -> dict[str, float]:
         """Of this moment; what no engine said is left out."""
-        figures = {"perf/cpu_memory_actors_gb": sum(self._rss_mib.values()) / GIB_IN_MIB}
+        figures = self._body_metrics()
         rates: list[float] = []
         computed = cached = 0
         for first, last in self._beats.values():
@@ -50,3 +55,22 @@ class SystemFigures:
         if computed + cached:
             figures["rollout/prefix_cache_hit_rate"] = cached / (computed + cached)
         return figures
+
+    def _body_metrics(self) -> dict[str, float]:
+        """Sums over the actors of each kind; a run of a thousand has a page for each elsewhere."""
+        figures = {"perf/cpu_memory_actors_gb": 0.0}
+        busy: dict[str, list[float]] = {}
+        for kind, said in self._bodies.values():
+            name = f"system/{kind}"
+            memory_gib = float(said.get("rss_mib", 0.0)) / GIB_IN_MIB
+            figures["perf/cpu_memory_actors_gb"] += memory_gib
+            _add(figures, f"{name}/memory_gib", memory_gib)
+            _add(figures, f"{name}/cores", float(said.get("cpu_share", 0.0)))
+            if "gpu_memory_mib" in said:
+                _add(figures, f"{name}/gpu_memory_gib", said["gpu_memory_mib"] / GIB_IN_MIB)
+                busy.setdefault(f"{name}/gpu_utilization", []).append(said["gpu_utilization"])
+        return figures | {name: sum(each) / len(each) for name, each in busy.items()}
+
+
+def _add(figures: dict[str, float], name: str, value: float) -> None:
+    figures[name] = figures.get(name, 0.0) + value

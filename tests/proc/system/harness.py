@@ -19,6 +19,7 @@ from proc.runs import TESTS, Running
 
 from milepost.actors.rollout.ledger import Ledger
 from milepost.actors.rollout.run import recover
+from milepost.configs.metrics import METRICS
 
 RUN_S: Final = 200.0
 """Deadline of one whole run on a machine that does much else."""
@@ -205,6 +206,8 @@ def check_balance(run: SystemRun, steps: int) -> Ledger:
 def check_metrics(run: SystemRun, steps: int) -> None:
     """One object a step, and one before the first with what was measured there."""
     lines = run.steps()
+    unknown = {name for line in lines for name in line if METRICS.find(name) is None}
+    assert unknown == {"step", "time"}, "not in the table of metrics"
     assert [line["step"] for line in run.lines("metrics.jsonl")] == list(range(steps + 1))
     assert [line["train/step"] for line in lines] == list(range(steps))
     assert [line["train/version"] for line in lines] == list(range(1, steps + 1))

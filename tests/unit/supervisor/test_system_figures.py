@@ -10,6 +10,7 @@ from milepost.supervisor.recording.rates import SystemFigures
 def beat(generated: int, prefilled: int, cached: int) -> dict[str, object]:
     return {
         "rss_mib": 512.0,
+        "cpu_share": 0.25,
         "generated_tokens": generated,
         "prefilled_tokens": prefilled,
         "prefix_tokens": cached,
@@ -18,14 +19,23 @@ def beat(generated: int, prefilled: int, cached: int) -> dict[str, object]:
 
 def test_rates_are_those_between_the_last_two_heartbeats_of_each_engine() -> None:
     figures = SystemFigures()
-    figures.heard("rollout", {"rss_mib": 1024.0}, 1.0)
-    figures.heard("engine-0", beat(1000, 500, 500), 1.0)
-    assert figures.metrics() == {"perf/cpu_memory_actors_gb": 1.5}, "one beat is no rate"
-    figures.heard("engine-0", beat(1200, 510, 590), 2.0)
-    figures.heard("engine-1", beat(0, 0, 0), 2.0)
-    figures.heard("engine-1", beat(800, 90, 10), 4.0)
-    assert figures.metrics() == {
+    figures.heard("rollout", "rollout", {"rss_mib": 1024.0}, 1.0)
+    figures.heard("engine-0", "engine", beat(1000, 500, 500), 1.0)
+    bodies = {
+        "perf/cpu_memory_actors_gb": 1.5,
+        "system/rollout/memory_gib": 1.0,
+        "system/rollout/cores": 0.0,
+        "system/engine/memory_gib": 0.5,
+        "system/engine/cores": 0.25,
+    }
+    assert figures.metrics() == bodies, "one beat is no rate"
+    figures.heard("engine-0", "engine", beat(1200, 510, 590), 2.0)
+    figures.heard("engine-1", "engine", beat(0, 0, 0), 2.0)
+    figures.heard("engine-1", "engine", beat(800, 90, 10), 4.0)
+    assert figures.metrics() == bodies | {
         "perf/cpu_memory_actors_gb": 2.0,
+        "system/engine/memory_gib": 1.0,
+        "system/engine/cores": 0.5,
         "perf/tokens_per_gpu_per_sec": pytest.approx(300.0),
         "rollout/prefix_cache_hit_rate": pytest.approx(0.5),
     }
@@ -33,8 +43,20 @@ def test_rates_are_those_between_the_last_two_heartbeats_of_each_engine() -> Non
 
 def test_a_restarted_engine_begins_to_count_again() -> None:
     figures = SystemFigures()
-    figures.heard("engine-0", beat(1000, 500, 500), 1.0)
-    figures.heard("engine-0", beat(10, 5, 5), 2.0)
+    figures.heard("engine-0", "engine", beat(1000, 500, 500), 1.0)
+    figures.heard("engine-0", "engine", beat(10, 5, 5), 2.0)
     assert "perf/tokens_per_gpu_per_sec" not in figures.metrics()
-    figures.heard("engine-0", beat(30, 5, 5), 3.0)
+    figures.heard("engine-0", "engine", beat(30, 5, 5), 3.0)
     assert figures.metrics()["perf/tokens_per_gpu_per_sec"] == pytest.approx(20.0)
+
+
+def test_gpus_of_a_kind_are_summed_in_memory_and_averaged_in_work() -> None:
+    figures = SystemFigures()
+    for index, (memory_mib, share) in enumerate([(1024.0, 0.5), (2048.0, 1.0)]):
+        said = {"gpu_memory_mib": memory_mib, "gpu_utilization": share}
+        figures.heard(f"engine-{index}", "engine", said, 1.0)
+    figures.heard("trainer-0", "trainer", {"gpu_problem": "no driver"}, 1.0)
+    found = figures.metrics()
+    assert found["system/engine/gpu_memory_gib"] == 3.0
+    assert found["system/engine/gpu_utilization"] == 0.75
+    assert "system/trainer/gpu_memory_gib" not in found

@@ -1,0 +1,6 @@
+"""Every metric of a run by name, with its unit and its meaning."""
+
+from milepost.configs.metrics.metric import Metric, Metrics
+from milepost.configs.metrics.table import METRICS
+
+__all__ = ["METRICS", "Metric", "Metrics"]

@@ -1,0 +1,163 @@
+"""The table itself. Names that other systems have, too, are theirs, so that dashboards go on."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from milepost.configs.metrics.metric import Metric, Metrics
+
+_LENGTHS: Final = (
+    Metric("rollout/response_len/mean", "tokens", "sampled tokens of a trajectory, mean"),
+    Metric("rollout/response_len/median", "tokens", "the same, median"),
+    Metric("rollout/response_len/max", "tokens", "the same, longest"),
+    Metric("rollout/response_len/min", "tokens", "the same, shortest"),
+)
+
+_ROLLOUT: Final = (
+    Metric("rollout/step", "steps", "batches trained before this one"),
+    Metric("rollout/raw_reward", "1", "reward of the trained trajectories, mean"),
+    Metric("rollout/truncated_ratio", "1", "share of them that a limit cut off"),
+    *_LENGTHS,
+    Metric("rollout/zero_std/ratio", "1", "share of groups whose rewards are all the same"),
+    Metric("rollout/zero_std/all_zero_percentage", "1", "share of groups with reward 0 only"),
+    Metric("rollout/zero_std/all_one_percentage", "1", "share of groups with reward 1 only"),
+    Metric("rollout/zero_std/count_{reward}", "groups", "groups in which all have this reward"),
+    Metric("rollout/dynamic_filter/drop_{reason}", "groups", "dropped by a filter, by reason"),
+    Metric("rollout/prefix_cache_hit_rate", "1", "prompt tokens found in the engines' KV cache"),
+    Metric("rollout/rows_per_trajectory", "rows", "rows that a tree of a conversation gives"),
+    Metric(
+        "rollout/tito_session_mismatch_rate/{history}",
+        "1",
+        "share of rows whose tokens differ from the canonical rendering; v1 linear, v2 tree",
+    ),
+    Metric(
+        "rollout/tito_session_mismatch_rate/{history}/special_token_count",
+        "1",
+        "of these, other special tokens in number: a broken template or seam",
+    ),
+    Metric(
+        "rollout/tito_session_mismatch_rate/{history}/special_token_type",
+        "1",
+        "of these, other special tokens in kind: a broken template or seam",
+    ),
+    Metric(
+        "rollout/tito_session_mismatch_rate/{history}/non_assistant_text",
+        "1",
+        "of these, text that nobody sampled differs: a broken template or seam",
+    ),
+    Metric(
+        "rollout/tito_session_mismatch_rate/{history}/assistant_text",
+        "1",
+        "of these, sampled text would be tokenized otherwise: expected, and why ids are kept",
+    ),
+    Metric("rollout/waste/{account}_tokens", "tokens", "sampled and not trained, by account"),
+    Metric("rollout/{name}", "1", "an agent's own number, such as `solved`; mean"),
+)
+
+_VERSIONS: Final = (
+    Metric("rollout/weight_version/mean", "version", "oldest version of a trajectory, mean"),
+    Metric("rollout/weight_version/median", "version", "the same, median"),
+    Metric("rollout/weight_version/max", "version", "the same, newest"),
+    Metric("rollout/weight_version/min", "version", "the same, oldest"),
+    Metric("rollout/weight_version/mixed_version_ratio", "1", "share with several versions"),
+    Metric("rollout/weight_version/sample_coverage", "1", "share with a known version"),
+    Metric("rollout/staleness/s_old_mean", "versions", "S_old: age of the oldest token, mean"),
+    Metric("rollout/staleness/s_old_max", "versions", "S_old, largest"),
+    Metric("rollout/staleness/s_post_mean", "versions", "S_post: age of the newest token, mean"),
+    Metric("rollout/staleness/delta_gen_mean", "versions", "published while it was sampled, mean"),
+    Metric("rollout/staleness/token_weighted", "versions", "age of a token, mean over tokens"),
+    Metric("rollout/fully_async/queue_size", "groups", "left in the buffer behind this batch"),
+    Metric("rollout/fully_async/avg_staleness", "versions", "S_old of its groups, mean"),
+    Metric("rollout/fully_async/max_staleness", "versions", "S_old of its groups, largest"),
+    Metric("rollout/fully_async/buffer_avg_staleness", "versions", "S_old of those left, mean"),
+    Metric("rollout/fully_async/buffer_max_staleness", "versions", "S_old of those left, largest"),
+    Metric("rollout/fully_async/stale_groups_filtered", "groups", "dropped for their age"),
+    Metric("rollout/fully_async/aborted_groups_filtered", "groups", "given up incomplete"),
+    Metric("rollout/fully_async/dropped_avg_staleness", "versions", "S_old of the dropped, mean"),
+    Metric("rollout/fully_async/dropped_max_staleness", "versions", "the same, largest"),
+)
+
+_TRAIN: Final = (
+    Metric("train/step", "steps", "batches trained before this one"),
+    Metric("train/version", "version", "batches trained after it: the version it made"),
+    Metric("train/optimizer_step", "steps", "optimizer steps since the start of the policy"),
+    Metric("train/loss", "nats", "the loss, mean over the minibatches"),
+    Metric("train/pg_loss", "nats", "its policy-gradient part"),
+    Metric("train/entropy_loss", "nats", "its entropy part, before the coefficient"),
+    Metric("train/kl_loss", "nats", "its part that holds the policy at the reference"),
+    Metric("train/nll", "nats", "negative log-likelihood of a token (SFT)"),
+    Metric("train/loss_tokens", "tokens", "tokens with loss"),
+    Metric("train/entropy", "nats", "entropy of the policy at a token, mean"),
+    Metric("train/pg_clipfrac", "1", "share of tokens whose ratio was clipped"),
+    Metric("train/ppo_kl", "nats", "old minus new log-prob of a token, mean"),
+    Metric("train/ois", "1", "importance ratio of a token, mean; 1 when on policy"),
+    Metric("train/ess_ratio", "1", "effective sample size of a trajectory's tokens, share"),
+    Metric("train/tis", "1", "trainer's over engine's probability of a token, mean"),
+    Metric("train/tis_abs", "1", "its distance from 1, mean"),
+    Metric("train/tis_clipfrac", "1", "share of tokens whose correction was bounded"),
+    Metric(
+        "train/train_rollout_logprob_abs_diff", "nats", "|trainer - engine| log-prob, mean (C3)"
+    ),
+    Metric("train/train_rollout_logprob_abs_diff_max", "nats", "the same, largest (C3)"),
+    Metric(
+        "train/train_rollout_logprob_abs_diff_same_version",
+        "nats",
+        "the same over tokens of the very version that is trained (C3): numerics alone",
+    ),
+    Metric("train/same_version_ratio", "1", "share of tokens sampled by that version"),
+    Metric("train/train_rollout_kl", "nats", "KL(engine || trainer), k3 estimate"),
+    Metric("train/staleness/mean", "versions", "age of a token when it is trained, mean"),
+    Metric("train/staleness/max", "versions", "the same, largest"),
+    Metric("train/advantage_abs", "1", "absolute advantage of a token, mean"),
+    Metric("train/grad_norm", "1", "gradient norm before clipping"),
+    Metric("train/lr-pg_0", "1", "learning rate"),
+    Metric("train/refused_groups", "groups", "refused by the trainer's door so far"),
+)
+
+_EVAL: Final = (
+    Metric("eval/step", "version", "the version that was measured"),
+    Metric("eval/duration_seconds", "s", "from the first prompt to the last verdict"),
+    Metric("eval/delay_seconds", "s", "from the publication of the version to the score"),
+    Metric("eval/{mode}/reward", "1", "reward on the held-out prompts, mean"),
+    Metric("eval/{mode}/episodes", "episodes", "scored"),
+    Metric("eval/{mode}/failed", "episodes", "failed, and in no score"),
+    Metric("eval/{mode}/missing", "episodes", "out of time, and in no score"),
+    Metric("eval/{mode}/truncated_ratio", "1", "share that a limit cut off"),
+    Metric("eval/{mode}/{name}", "1", "an agent's own number, such as `solved`; mean"),
+)
+
+_PERF: Final = (
+    Metric("perf/step_time", "s", "from the end of one step to the end of the next"),
+    Metric("perf/train_time", "s", "of it, training"),
+    Metric("perf/train_wait_time", "s", "of it, waiting for a batch"),
+    Metric("perf/wait_time_ratio", "1", "share of the step that was waited"),
+    Metric("perf/batch_wait_time", "s", "from the request for the batch to the batch"),
+    Metric("perf/log_probs_time", "s", "recomputing the log-probs of the old policy"),
+    Metric("perf/actor_train_time", "s", "forward, backward and optimizer"),
+    Metric("perf/actor_train_tok_per_s", "tokens/s", "trained, all ranks"),
+    Metric("perf/tokens", "tokens", "of all rows of the batch"),
+    Metric("perf/export_time", "s", "writing the weights out for the engines"),
+    Metric("perf/save_model_time", "s", "writing the checkpoint"),
+    Metric("perf/tokens_per_gpu_per_sec", "tokens/s", "sampled by an engine, mean over engines"),
+    Metric("perf/update_weights_time", "s", "one publication, from first to last word"),
+    Metric("perf/update_weights_prepare_time", "s", "of it, until all engines were prepared"),
+    Metric("perf/update_weights_move_time", "s", "of it, moving the weights"),
+    Metric("perf/update_weights_hold_time", "s", "of it, waiting for a hold to end"),
+    Metric("perf/update_weights_activate_time", "s", "of it, switching all engines"),
+    Metric("perf/update_weights_pause_time", "s", "longest pause of an engine's generation"),
+    Metric("perf/update_weights_wire_bytes", "bytes", "weights sent, all engines"),
+    Metric("perf/update_weights_density", "1", "share of weights that changed (disk-delta)"),
+    Metric("perf/update_weights_encode_cpu_time", "s", "processor time of the encoder"),
+    Metric("perf/update_weights_skipped", "versions", "given up for a newer one so far"),
+    Metric("perf/canary_logprob_difference", "nats", "probe: |engine - trainer| log-prob, mean"),
+    Metric("perf/cpu_memory_actors_gb", "GiB", "resident memory of all actors"),
+)
+
+_SYSTEM: Final = (
+    Metric("system/{kind}/memory_gib", "GiB", "resident memory of the actors of a kind"),
+    Metric("system/{kind}/cores", "cores", "processor cores that they keep busy"),
+    Metric("system/{kind}/gpu_memory_gib", "GiB", "used on their GPUs, by whomever"),
+    Metric("system/{kind}/gpu_utilization", "1", "share of time that a kernel ran, mean of GPUs"),
+)
+
+METRICS: Final = Metrics(*_ROLLOUT, *_VERSIONS, *_TRAIN, *_EVAL, *_PERF, *_SYSTEM)

@@ -1,0 +1,150 @@
+"""Answers scrapes with the newest snapshot that the supervisor published.
+
+`python -P -m milepost.supervisor.exporter.server RUN FD KEY_FILE` beside a run, with a pipe as
+standard input at whose end it goes; `milepost prometheus` attaches the same to a run that goes on.
+Each scrape costs the run nothing: it publishes once a second while anybody listens.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import json
+import os
+import socket
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from aiohttp import web
+from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client.metrics_core import Metric as Family
+from prometheus_client.registry import Collector
+
+from milepost.messages.bus.broadcast import Listener
+from milepost.messages.supervisor import Snapshot
+from milepost.supervisor.cleanup.registry import PRIVATE
+from milepost.supervisor.exporter.families import UP, families, gauge
+
+SILENCE_S: Final = 5.0
+"""Snapshots come once a second; older figures are not given out as those of now."""
+GRACE_S: Final = 1.0
+"""For a scrape that is being answered when everything ends."""
+
+
+class Newest(Collector):
+    """The newest snapshot, as long as it is fresh."""
+
+    def __init__(self) -> None:
+        self.snapshot: Snapshot | None = None
+        self.is_heard = asyncio.Event()
+        """A first one came."""
+        self._heard_s = 0.0
+
+    def take(self, snapshot: Snapshot) -> None:
+        """A newer one."""
+        self.snapshot, self._heard_s = snapshot, time.monotonic()
+        self.is_heard.set()
+
+    def collect(self) -> Iterator[Family]:
+        """Its families, or that the run is not heard."""
+        if self.snapshot is None or time.monotonic() - self._heard_s > SILENCE_S:
+            yield gauge(*UP, 0.0)
+        else:
+            yield from families(self.snapshot)
+
+
+class Exporter:
+    """`GET /metrics`.
+
+    Args:
+        key: not empty: what `Authorization: Bearer` must carry.
+    """
+
+    def __init__(self, key: str = "") -> None:
+        self._key = key
+        self._newest = Newest()
+        self._registry = CollectorRegistry(auto_describe=False)
+        self._registry.register(self._newest)
+
+    async def listen(self, run_folder: Path) -> None:
+        """Take every snapshot of the run until cancelled.
+
+        Raises:
+            OSError: there is no run in this folder.
+        """
+        facts = json.loads((run_folder / PRIVATE / "run.json").read_bytes())
+        listener = Listener(facts["statistics"], facts["run_id"])
+        try:
+            while True:
+                message = await listener.newest(SILENCE_S)
+                if isinstance(message, Snapshot):
+                    self._newest.take(message)
+        finally:
+            await listener.close()
+
+    async def serve(self, listening: socket.socket) -> web.AppRunner:
+        """Begin to answer on a socket that is bound; the caller cleans the runner up."""
+        application = web.Application()
+        application.router.add_get("/metrics", self._metrics)
+        runner = web.AppRunner(application, access_log=None, shutdown_timeout=GRACE_S)
+        await runner.setup()
+        await web.SockSite(runner, listening).start()
+        return runner
+
+    async def _metrics(self, request: web.Request) -> web.Response:
+        given = request.headers.get("Authorization", "")
+        if self._key and not hmac.compare_digest(given.encode(), f"Bearer {self._key}".encode()):
+            raise web.HTTPUnauthorized(text="the key of [tracking.prometheus] is wanted\n")
+        if not self._newest.is_heard.is_set():
+            # The run says something each second; a scrape that comes before that waits for it.
+            heard = asyncio.ensure_future(self._newest.is_heard.wait())
+            await asyncio.wait({heard}, timeout=SILENCE_S)
+            heard.cancel()
+        text = await asyncio.to_thread(generate_latest, self._registry)
+        return web.Response(body=text, headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+
+async def export(
+    run_folder: Path, listening: socket.socket, key: str, until: asyncio.Event
+) -> None:
+    """Answer scrapes until told otherwise."""
+    exporter = Exporter(key)
+    listener = asyncio.create_task(exporter.listen(run_folder), name="listen")
+    ended = asyncio.create_task(until.wait(), name="until")
+    runner = await exporter.serve(listening)
+    try:
+        await asyncio.wait({listener, ended}, return_when=asyncio.FIRST_COMPLETED)
+        if listener.done():
+            listener.result()
+    finally:
+        await runner.cleanup()
+        listener.cancel()
+        ended.cancel()
+        await asyncio.gather(listener, ended, return_exceptions=True)
+
+
+async def _beside(run_folder: Path, listening: socket.socket, key: str) -> None:
+    until = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    loop.add_reader(0, until.set)  # nothing is ever written to it: its end of file is the word
+    try:
+        await export(run_folder, listening, key, until)
+    finally:
+        loop.remove_reader(0)
+
+
+def main(run_folder: Path, descriptor: int, key_file: str) -> int:
+    """Serve until the supervisor lets go of the pipe."""
+    key = Path(key_file).read_text(encoding="utf-8").strip() if key_file else ""
+    os.set_inheritable(descriptor, False)  # noqa: FBT003
+    with socket.socket(fileno=descriptor) as listening:
+        asyncio.run(_beside(run_folder, listening, key))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3]))
