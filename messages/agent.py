@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
-from milepost.messages.shared import EpisodeLimits, Message, NonNegative, Prompt, Purpose
+from milepost.messages.shared import (
+    EpisodeLimits,
+    Message,
+    NonNegative,
+    Positive,
+    Prompt,
+    Purpose,
+)
 
 
 class RunEpisode(Message, kw_only=True):
@@ -34,4 +41,29 @@ class CancelEpisode(Message, kw_only=True):
     reason: str
 
 
-AgentInbox: TypeAlias = RunEpisode | CancelEpisode
+class ChatPart(Message, kw_only=True):
+    """More of a reply that is being sampled (`ChatTurn.stream`).
+
+    Nothing rests on it: the `ChatReply` has the whole message. A part that cannot be delivered is
+    dropped, and its number is missing.
+    """
+
+    stream: str
+    """As the turn named it."""
+    number: Positive
+    """Of this part in its reply, from 1."""
+    content: str = ""
+    reasoning: str = ""
+    tool_calls: list[dict[str, Any]] = []
+    """Whole calls, as in the message."""
+
+
+class RunEnds(Message, kw_only=True):
+    """The run is over or is being stopped; the door of the guests says so to them."""
+
+    status: str
+    """As in summary.json: done, failed, stopped, ..."""
+    reason: str
+
+
+AgentInbox: TypeAlias = RunEpisode | CancelEpisode | ChatPart | RunEnds

@@ -63,7 +63,7 @@ class GuestRefused(Message, kw_only=True):
     """Answer to any question of a guest that cannot be served; nothing was changed."""
 
     kind: str
-    """full, unknown_guest (join again), unknown_episode, bad_request."""
+    """full, over (the run ends), unknown_guest (join again), unknown_episode, bad_request."""
     reason: str
 
 
@@ -81,6 +81,15 @@ class TakeEpisodes(Message, kw_only=True):
     """Ids of the episodes it has and has not reported."""
 
 
+class Goodbye(Struct, frozen=True, kw_only=True):
+    """The run is over, or is being stopped."""
+
+    status: str
+    """`done`: the work was done. Else what the run ended as (`failed`, `stopped`, ...)."""
+    reason: str
+    """For people."""
+
+
 class EpisodesGiven(Message, kw_only=True):
     """Answer to `TakeEpisodes`."""
 
@@ -88,10 +97,15 @@ class EpisodesGiven(Message, kw_only=True):
     """To be started now."""
     cancelled: dict[str, str] = {}
     """Episodes of `running` to be stopped at once, with the reason: nothing more counts."""
+    goodbye: Goodbye | None = None
+    """Set: nothing more is given. Finish what is not cancelled, and leave."""
 
 
 class GuestChat(Message, kw_only=True):
-    """The whole history so far plus what is new; `ChatReply`, `ChatRefused` or `GuestRefused`."""
+    """The whole history so far plus what is new; `ChatReply`, `ChatRefused` or `GuestRefused`.
+
+    With `stream` also `ReplyPart`, which is not the end: ask `MoreOfReply` then.
+    """
 
     token: str
     episode_id: str
@@ -100,6 +114,24 @@ class GuestChat(Message, kw_only=True):
     """Nil: those of the prompt."""
     tokens_max: Positive | None = None
     """A tighter bound for this reply than the episode's."""
+    stream: bool = False
+    """Answer as soon as there is any part of the reply."""
+
+
+class MoreOfReply(Message, kw_only=True):
+    """The rest of a streamed chat; answered as soon as there is more of it, as `GuestChat` is."""
+
+    token: str
+    episode_id: str
+
+
+class ReplyPart(Message, kw_only=True):
+    """What a streamed reply has grown by since the last answer; `ChatReply` has the whole."""
+
+    content: str = ""
+    reasoning: str = ""
+    tool_calls: list[dict[str, Any]] = []
+    """Whole calls, as in the message."""
 
 
 class ReportEpisode(Message, kw_only=True):
@@ -136,5 +168,5 @@ class RunLeft(Message, kw_only=True):
     """Episodes it had and had not reported: they are issued again."""
 
 
-GuestsInbox: TypeAlias = JoinRun | TakeEpisodes | GuestChat | ReportEpisode | LeaveRun
+GuestsInbox: TypeAlias = JoinRun | TakeEpisodes | GuestChat | MoreOfReply | ReportEpisode | LeaveRun
 """What the guests' door can be asked."""

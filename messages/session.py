@@ -67,6 +67,8 @@ class ChatTurn(Message, kw_only=True):
     """Lower bound than the session's own for this reply."""
     attempt: NonNegative | None = None
     """Refused as closed when the session is open for another attempt; None skips the check."""
+    stream: str = ""
+    """Not empty: parts of the reply are told under this name while it is sampled (`ChatPart`)."""
 
 
 class ChatReply(Message, kw_only=True):
@@ -102,6 +104,33 @@ class GeneratedPart(Message, kw_only=True):
     start: NonNegative
     token_ids: Bulk
     """int32 [N]"""
+
+
+class ConversationAsked(Message, kw_only=True):
+    """What was said so far; answered with `ConversationTold`, or `ChatRefused` (unknown_session).
+
+    For agents whose replies came another way than over the bus: the session alone saw them.
+    """
+
+    trajectory_id: str
+    attempt: NonNegative
+    known: NonNegative = 0
+    """`ChatReply.generation` of the newest reply that the asker has; 0: none."""
+
+
+class ConversationTold(Message, kw_only=True):
+    """Answer to `ConversationAsked`: the newest conversation of the session."""
+
+    generation: NonNegative = 0
+    """Number of its newest reply; 0: there is none."""
+    num_turns: NonNegative = 0
+    """Replies of the session."""
+    messages: list[ChatMessage] = []
+    """Empty when the asker's newest reply is the session's, too."""
+    limit: str = ""
+    """Bound that refused the newest request, or cut off the newest reply."""
+    fault: str = ""
+    """Why the newest request could not be served; empty when it was, or when it was wrong."""
 
 
 class FinishTrajectory(Message, kw_only=True):
@@ -173,6 +202,7 @@ SessionInbox: TypeAlias = (
     OpenSessions
     | ChatTurn
     | GeneratedPart
+    | ConversationAsked
     | FinishTrajectory
     | AbandonTrajectory
     | ImportConversations

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from milepost.messages.agent import RunEnds
 from milepost.messages.supervisor import Drain
 from milepost.supervisor import causes
 from milepost.supervisor.book import SUPERVISOR, Book, Phase
-from milepost.supervisor.events import DrainChild, Finish, SignalChild
+from milepost.supervisor.events import DrainChild, Finish, SignalChild, TellChild
 from milepost.supervisor.outcome import Cause, RunStatus, Verdict
 from milepost.supervisor.states import (
     Child,
@@ -46,7 +47,9 @@ class Ending:
         """Every significant actor has finished: stop the others."""
         if self._book.phase in {Phase.STARTING, Phase.RUNNING}:
             self._status = RunStatus.DONE
-            self._book.record("finished", "every significant actor has finished its work")
+            text = "every significant actor has finished its work"
+            self._book.record("finished", text)
+            self._say_goodbye(text)
             self._begin_stop(now_s)
 
     def fail(self, cause: Cause, now_s: float, status: RunStatus = RunStatus.FAILED) -> None:
@@ -61,6 +64,7 @@ class Ending:
         cause = causes.named(cause)
         self._status, self._cause, self._cause_s = status, cause, now_s
         self._book.record(status, cause.text, source=cause.actor)
+        self._say_goodbye(cause.text)
         if self._book.phase is Phase.RUNNING:
             culprit = self._book.children.get(cause.actor)
             spoiled = status is RunStatus.GUARD or (culprit is not None and culprit.plan.saves)
@@ -87,6 +91,7 @@ class Ending:
             self._status = RunStatus.STOPPED
             self._cause, self._cause_s = Cause(SUPERVISOR, reason), now_s
         self._book.record("stop_requested", reason, at_once=at_once)
+        self._say_goodbye(reason)
         if at_once:
             self._kill_all(now_s)
         elif self._book.phase is Phase.RUNNING:
@@ -129,6 +134,14 @@ class Ending:
                 child.state = Failed(now_s, text)
                 self.fail(Cause(child.name, text), now_s)
                 self.advance(now_s)
+
+    def _say_goodbye(self, reason: str) -> None:
+        """Agents from outside are no children: their door says to them how this ends."""
+        assert self._status is not None, "goodbye before the end"
+        for child in self._book.in_state(Running):
+            if child.plan.kind == "guests":
+                news = RunEnds(status=self._status.value, reason=reason)
+                self._book.order(TellChild(child.name, news))
 
     def _drain(self, children: list[Child], now_s: float) -> None:
         deadline_s = self._book.timeouts.drain_s

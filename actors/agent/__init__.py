@@ -9,7 +9,7 @@ from milepost.actors.agent.errors import (
     RequestRefused,
     ServiceFailed,
 )
-from milepost.actors.agent.reply import Call, Reply
+from milepost.actors.agent.reply import Call, Part, Reply
 from milepost.actors.agent.reward import RewardInput, RewardResult
 from milepost.messages.shared import (
     ChatMessage,
@@ -30,6 +30,7 @@ __all__ = [
     "EpisodeStopped",
     "FinishReason",
     "LimitReached",
+    "Part",
     "Prompt",
     "Purpose",
     "Reply",

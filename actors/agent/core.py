@@ -1,7 +1,7 @@
 """The agent actor: one host for many episodes of the user's code.
 
 Owns: which episodes run here, and which wait for room.
-Receives: RunEpisode, CancelEpisode, PeerRestarted, Drain.
+Receives: RunEpisode, CancelEpisode, ChatPart, PeerRestarted, Drain; the guests' door RunEnds, too.
 Sends: AgentReady, EpisodesAlive and AgentLeft to the rollout actor; EpisodeEnded to whoever
     ordered it.
 Invariants:
@@ -33,7 +33,7 @@ from milepost.actors.effects import (
     Work,
     WorkDone,
 )
-from milepost.messages.agent import CancelEpisode, RunEpisode
+from milepost.messages.agent import CancelEpisode, ChatPart, RunEnds, RunEpisode
 from milepost.messages.rollout import AgentLeft, AgentReady, EpisodeEnded, EpisodesAlive
 from milepost.messages.shared import Status
 from milepost.messages.supervisor import Drain, Drained, PeerRestarted
@@ -61,6 +61,20 @@ class StopCode(Work):
 
     run_key: str
     reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class TakePart(Work):
+    """More of a reply that some episode's code wants while it is sampled."""
+
+    part: ChatPart
+
+
+@dataclass(frozen=True, slots=True)
+class SayGoodbye(Work):
+    """The run ends like this; whoever runs episodes elsewhere is to know."""
+
+    news: RunEnds
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +166,10 @@ class AgentCore:
                 return self._run(event.message, now_s)
             case CancelEpisode(trajectory_id=trajectory_id, reason=reason):
                 return self._cancel(trajectory_id, reason)
+            case ChatPart():
+                return [TakePart(self._serial_key("part"), event.message)]
+            case RunEnds() if not self._has_fixed_room:
+                return [SayGoodbye(self._serial_key("goodbye"), event.message)]
             case PeerRestarted(actor=actor):
                 return self._peer_restarted(actor)
             case Drain(deadline_s=deadline_s):
@@ -194,8 +212,11 @@ class AgentCore:
         if running.stopping:
             return []
         running.stopping = True
+        return [StopCode(self._serial_key("stop"), key, reason)]
+
+    def _serial_key(self, kind: str) -> str:
         self._serial += 1
-        return [StopCode(f"stop/{self._serial}", key, reason)]
+        return f"{kind}/{self._serial}"
 
     def _stop_all(self, report_to: str | None, reason: str) -> list[Effect]:
         effects: list[Effect] = []
@@ -210,7 +231,7 @@ class AgentCore:
             assert isinstance(result, tuple), error
             alive = EpisodesAlive(trajectory_ids=result)
             return [Tell(ROLLOUT, alive)] if result else []
-        if key.startswith("stop/"):
+        if key.startswith(("stop/", "part/", "goodbye/")):
             return []
         if key == ROOM_KEY:
             assert isinstance(result, int), error
@@ -251,8 +272,7 @@ class AgentCore:
     def _tell(self, order: RunEpisode, ended: EpisodeEnded) -> Effect:
         self._ended[ended.status.value] += 1
         self._turns += ended.num_turns
-        self._serial += 1
-        key = f"ended/{self._serial}"
+        key = self._serial_key("ended")
         self._telling[key] = _Telling(order.report_to, ended)
         return Tell(order.report_to, ended, key, confirm=True)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 import random
 from dataclasses import dataclass, field
@@ -16,12 +17,12 @@ from milepost.actors.agent.errors import (
     RequestRefused,
     ServiceFailed,
 )
-from milepost.actors.agent.reply import Reply, read_reply
-from milepost.messages.session import ChatRefused, ChatReply, ChatTurn
+from milepost.actors.agent.reply import Part, Parts, Reply, read_reply
+from milepost.messages.session import ChatRefused, ChatReply, ChatTurn, ConversationTold
 from milepost.messages.shared import FinishReason
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import AsyncIterator, Mapping, Sequence
 
     from milepost.messages.agent import RunEpisode
     from milepost.messages.shared import ChatMessage, EpisodeLimits, Message, Prompt, Purpose
@@ -30,8 +31,8 @@ if TYPE_CHECKING:
 class Line(Protocol):
     """How an episode reaches its session."""
 
-    async def ask(self, turn: ChatTurn) -> Message:
-        """The session's answer.
+    async def ask(self, turn: ChatTurn, parts: Parts | None = None) -> Message:
+        """The session's answer; with `parts`, what it samples is put there meanwhile.
 
         Raises:
             ServiceFailed: there is none.
@@ -62,8 +63,15 @@ class Record:
     info: dict[str, Any] = field(default_factory=dict)
     bad_report: str = ""
     """Why a report cannot be used."""
-    has_address: bool = False
-    """Its session has an HTTP door, through which there may have been replies unseen here."""
+
+    def complete(self, told: ConversationTold) -> None:
+        """Its session has an HTTP door: what was said through that counts as what was said here."""
+        if told.generation > self.generation:
+            self.generation, self.conversation = told.generation, told.messages
+            self.num_turns, self.was_cut_off = told.num_turns, False
+            self.service_fault = self.limit = ""
+        self.service_fault = self.service_fault or told.fault
+        self.limit = self.limit or told.limit
 
 
 class Episode:
@@ -91,7 +99,7 @@ class Episode:
         self.address = order.address
         self.trajectory_id = order.trajectory_id
         self.attempt = order.attempt
-        self.record = Record(has_address=bool(order.address))
+        self.record = Record()
         self._line = line
 
     @property
@@ -110,6 +118,7 @@ class Episode:
         *,
         tools: Sequence[dict[str, Any]] | None = None,
         tokens_max: int | None = None,
+        parts: Parts | None = None,
     ) -> Reply:
         """The model's next reply.
 
@@ -118,6 +127,7 @@ class Episode:
             tools: definitions in the OpenAI shape; the prompt's own when left out. The same in
                 every request of an episode.
             tokens_max: a tighter bound for this reply than the episode's.
+            parts: gets the reply while it is sampled; see `stream`.
 
         Raises:
             LimitReached: a bound of the episode; report what there is to report, and return.
@@ -134,7 +144,7 @@ class Episode:
             attempt=self.attempt,
         )
         try:
-            answer = await self._line.ask(turn)
+            answer = await self._line.ask(turn, parts)
         except ServiceFailed as fault:
             record.service_fault = str(fault)
             raise
@@ -148,6 +158,45 @@ class Episode:
         record.was_cut_off = answer.finish_reason is FinishReason.LENGTH
         record.conversation = [*turn.messages, answer.message]
         return read_reply(answer)
+
+    async def stream(
+        self,
+        messages: Sequence[ChatMessage],
+        *,
+        tools: Sequence[dict[str, Any]] | None = None,
+        tokens_max: int | None = None,
+    ) -> AsyncIterator[Part | Reply]:
+        """The model's next reply while it is sampled: its parts as they come, last the whole.
+
+        The parts add up to the reply, unless some were late: the `Reply` is what counts. Leaving
+        the loop before it gives the turn up.
+
+        Args:
+            messages: as of `chat`.
+            tools: likewise.
+            tokens_max: likewise.
+
+        Raises:
+            As `chat`.
+        """
+        parts = Parts()
+        chat = asyncio.create_task(
+            self.chat(messages, tools=tools, tokens_max=tokens_max, parts=parts)
+        )
+        chat.add_done_callback(_consume)
+        try:
+            while not chat.done():
+                changed = asyncio.create_task(parts.changed.wait())
+                await asyncio.wait({chat, changed}, return_when=asyncio.FIRST_COMPLETED)
+                changed.cancel()
+                if parts.changed.is_set():
+                    yield parts.take_part()
+            reply = chat.result()
+            if parts.changed.is_set():
+                yield parts.take_part()
+            yield reply
+        finally:
+            chat.cancel()
 
     def report(
         self,
@@ -195,6 +244,12 @@ class Episode:
                 return ServiceFailed(record.service_fault)
             case kind:
                 return RequestRefused(kind, refused.reason)
+
+
+def _consume(chat: asyncio.Task[Reply]) -> None:
+    # Nobody reads on, and then how the chat ended is no news: the record has it.
+    if not chat.cancelled():
+        chat.exception()
 
 
 def finite(value: Any, name: str) -> float:

@@ -7,13 +7,16 @@ import logging
 import time
 from typing import TYPE_CHECKING, Final, Protocol
 
-from milepost.actors.agent.core import CollectAlive, RunCode, StopCode
+from msgspec.structs import replace
+
+from milepost.actors.agent.core import CollectAlive, RunCode, StopCode, TakePart
 from milepost.actors.agent.episode import Episode
 from milepost.actors.agent.errors import ServiceFailed
 from milepost.actors.agent.outcome import (
     Ending,
     fault_of,
     judge,
+    may_have_reward,
     read_ending,
     tell_error,
     truncated_by,
@@ -26,13 +29,16 @@ from milepost.actors.agent.reward import (
     await_result,
 )
 from milepost.messages.bus import Unanswered
+from milepost.messages.session import ChatRefused, ConversationAsked, ConversationTold
 from milepost.messages.shared import Status
 
 if TYPE_CHECKING:
     from milepost.actors.agent.agent import Agent
+    from milepost.actors.agent.episode import Record
+    from milepost.actors.agent.reply import Parts
     from milepost.actors.agent.reward_pool import RewardPool
     from milepost.actors.effects import Work
-    from milepost.messages.agent import RunEpisode
+    from milepost.messages.agent import ChatPart, RunEpisode
     from milepost.messages.bus import Incoming
     from milepost.messages.rollout import EpisodeEnded
     from milepost.messages.session import ChatTurn
@@ -40,6 +46,8 @@ if TYPE_CHECKING:
 
 GRACE_S: Final = 5.0
 """What cancelled code gets for its `finally` blocks before it is left behind."""
+CONVERSATION_S: Final = 30.0
+"""A session that does not answer a small question for so long is dead, or as good as dead."""
 MARGIN_S: Final = 5.0
 """A chat outlives the episode's time by this, so that time ends episodes, not questions."""
 
@@ -109,6 +117,7 @@ class Episodes:
         self._alive: set[str] = set()
         self._left_behind: set[asyncio.Task[None]] = set()
         """Code that was cancelled and goes on; it can reach no session any more."""
+        self._streams = Streams()
 
     async def perform(self, work: Work) -> object:
         """Carry out a work of the agent core."""
@@ -120,6 +129,9 @@ class Episodes:
                 if stop is not None and not stop.done():
                     stop.set_result(reason)
                 return None
+            case TakePart(part=part):
+                self._streams.take(part)
+                return None
             case CollectAlive():
                 alive, self._alive = tuple(sorted(self._alive)), set()
                 return alive
@@ -129,7 +141,8 @@ class Episodes:
     async def _run(self, work: RunCode) -> EpisodeEnded:
         order, key = work.order, work.key
         started_s = time.monotonic()
-        line = BusLine(self._bus, order, started_s + order.limits.seconds_max + MARGIN_S)
+        ends_s = started_s + order.limits.seconds_max + MARGIN_S
+        line = BusLine(self._bus, order, ends_s, self._streams)
         line.on_answer = lambda: self._alive.add(order.trajectory_id)
         episode = Episode(order, line)
         try:
@@ -137,6 +150,8 @@ class Episodes:
         finally:
             line.close()
         record = episode.record
+        if order.address and may_have_reward(ending, record):
+            await self._ask_conversation(order, record)
         result, reward_fault = None, ""
         if fault_of(ending, record) is None:
             try:
@@ -146,6 +161,22 @@ class Episodes:
                 log.warning("%s has no reward: %s", key, reward_fault)
         seconds = time.monotonic() - started_s
         return judge(order, ending, record, seconds, result=result, reward_fault=reward_fault)
+
+    async def _ask_conversation(self, order: RunEpisode, record: Record) -> None:
+        """Its session has an HTTP door: what was said through it, the session alone knows."""
+        asked = ConversationAsked(
+            trajectory_id=order.trajectory_id, attempt=order.attempt, known=record.generation
+        )
+        try:
+            answer = (await self._bus.ask(order.session, asked, deadline_s=CONVERSATION_S)).message
+        except Unanswered as error:
+            record.service_fault = f"{order.session} did not tell the conversation: {error}"
+            return
+        if isinstance(answer, ConversationTold):
+            record.complete(answer)
+        else:
+            assert isinstance(answer, ChatRefused), f"a session told {answer}"
+            record.service_fault = f"{answer.kind}: {answer.reason}"
 
     async def _run_code(self, key: str, episode: Episode) -> Ending:
         """Run the user's code to its end, its time limit, or until it is stopped."""
@@ -204,6 +235,33 @@ def _reward_input(episode: Episode, ending: Ending) -> RewardInput:
     )
 
 
+class Streams:
+    """Replies that somebody on this host reads while they are sampled, by name."""
+
+    def __init__(self) -> None:
+        self._open: dict[str, tuple[Parts, int]] = {}
+        """Where parts go, and the number of the next one."""
+        self._serial = 0
+
+    def open(self, parts: Parts) -> str:
+        """Name of one more."""
+        self._serial += 1
+        name = str(self._serial)
+        self._open[name] = parts, 1
+        return name
+
+    def close(self, name: str) -> None:
+        """Its reply is there; what is still on its way is no news."""
+        self._open.pop(name, None)
+
+    def take(self, part: ChatPart) -> None:
+        """A part came. After one that is missing, the rest would read wrong: it is left out."""
+        parts, number = self._open.get(part.stream, (None, 0))
+        if parts is not None and part.number == number:
+            self._open[part.stream] = parts, number + 1
+            parts.put(part.content, part.reasoning, part.tool_calls)
+
+
 class BusLine:
     """An episode's line to its session, over the bus.
 
@@ -211,16 +269,18 @@ class BusLine:
         bus: of this process.
         order: the episode.
         ends_s: monotonic time when no answer is waited for any more.
+        streams: of this host.
     """
 
-    def __init__(self, bus: Asks, order: RunEpisode, ends_s: float) -> None:
+    def __init__(self, bus: Asks, order: RunEpisode, ends_s: float, streams: Streams) -> None:
         self._bus = bus
+        self._streams = streams
         self._order = order
         self._ends_s = ends_s
         self._closed = False
         self.on_answer = _nothing
 
-    async def ask(self, turn: ChatTurn) -> Message:
+    async def ask(self, turn: ChatTurn, parts: Parts | None = None) -> Message:
         """The session's answer.
 
         Raises:
@@ -229,6 +289,8 @@ class BusLine:
         session = self._order.session
         if self._closed:
             raise ServiceFailed(f"episode {self._order.trajectory_id} is over")
+        stream = self._streams.open(parts) if parts is not None else ""
+        turn = replace(turn, stream=stream)
         deadline_s = max(MARGIN_S, self._ends_s - time.monotonic())
         asked = self._bus.ask(session, turn, deadline_s=deadline_s)
         asked.add_done_callback(_consume)
@@ -237,6 +299,8 @@ class BusLine:
             answer = await asyncio.shield(asked)
         except Unanswered as error:
             raise ServiceFailed(f"{session} did not answer: {error}") from error
+        finally:
+            self._streams.close(stream)
         self.on_answer()
         return answer.message
 

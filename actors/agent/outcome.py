@@ -4,8 +4,7 @@ In order, the first that holds:
 
 1. aborted    the run stopped it
 2. failed     the agent's code raised, other than by a bound it ran into
-3. failed     the model never replied: an empty sample is an error, not a sample (where sessions
-              have an HTTP door, only the session can tell, and refuses to deliver an empty row)
+3. failed     the model never replied: an empty sample is an error, not a sample
 4. failed     session or engine could not serve the newest request
 5. failed     a report was no finite number
 6. failed     nobody gave a reward
@@ -72,13 +71,20 @@ def truncated_by(ending: Ending, record: Record) -> str:
     return ending.limit or record.limit or ("reply_tokens_max" if record.was_cut_off else "")
 
 
+def may_have_reward(ending: Ending, record: Record) -> bool:
+    """Whether rules 1 and 2 leave it open; False: what else is known of it decides nothing."""
+    return not (ending.stopped or record.stopped or ending.error)
+
+
 def fault_of(ending: Ending, record: Record) -> tuple[Status, str] | None:
     """Why the episode has no reward, rules 1 to 5; None when it may have one."""
     if ending.stopped or record.stopped:
         return Status.ABORTED, ending.stopped or record.stopped
     if ending.error:
         return Status.FAILED, ending.error
-    if not record.num_turns and not record.has_address:
+    if record.service_fault and not record.num_turns:
+        return Status.FAILED, record.service_fault
+    if not record.num_turns:
         limit = truncated_by(ending, record)
         before = f"{limit} was reached before the first reply" if limit else "it called no chat"
         return Status.FAILED, f"the episode has no reply of the model: {before}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -55,6 +56,51 @@ class Reply:
     def text(self) -> str:
         """What the assistant says, without reasoning and calls."""
         return self.message.get("content") or ""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What a reply that is still being sampled has grown by; the `Reply` that follows has it all.
+
+    Attributes:
+        content: of what the assistant says.
+        reasoning: of what it thinks.
+        tool_calls: whole ones.
+    """
+
+    content: str = ""
+    reasoning: str = ""
+    tool_calls: tuple[Call, ...] = ()
+
+
+class Parts:
+    """Parts on their way to whoever reads them, put together while nobody does."""
+
+    def __init__(self) -> None:
+        self.changed = asyncio.Event()
+        """Something is here."""
+        self._content = ""
+        self._reasoning = ""
+        self._calls: list[dict[str, Any]] = []
+
+    def put(self, content: str, reasoning: str, tool_calls: list[dict[str, Any]]) -> None:
+        """The reply has grown."""
+        self._content += content
+        self._reasoning += reasoning
+        self._calls += tool_calls
+        self.changed.set()
+
+    def take(self) -> tuple[str, str, list[dict[str, Any]]]:
+        """Content, reasoning and calls since the last time."""
+        taken = self._content, self._reasoning, self._calls
+        self._content, self._reasoning, self._calls = "", "", []
+        self.changed.clear()
+        return taken
+
+    def take_part(self) -> Part:
+        """The same, read."""
+        content, reasoning, calls = self.take()
+        return Part(content, reasoning, tuple(map(_read_call, calls)))
 
 
 def read_reply(answer: ChatReply) -> Reply:

@@ -15,28 +15,25 @@ from typing import Any, Final
 
 from milepost.actors.agent.agent import Agent
 from milepost.actors.agent.episode import Episode
-from milepost.actors.agent.errors import (
-    ChatError,
-    EpisodeStopped,
-    GuestCodeFailed,
-    LimitReached,
-    RequestRefused,
-)
+from milepost.actors.agent.errors import EpisodeStopped, GuestCodeFailed
 from milepost.actors.guests.lobby import Give, GoesBack, Guest, Lobby, LobbyEffect
+from milepost.actors.guests.talk import OVER, SUPERSEDED, Talk
 from milepost.messages.bus import Bus, BusClosed, BusLimits, Incoming
 from milepost.messages.guests import (
+    Goodbye,
     GuestChat,
     GuestEpisode,
     GuestRefused,
+    GuestsInbox,
     JoinRun,
     LeaveRun,
+    MoreOfReply,
     ReportEpisode,
     ReportTaken,
     RunJoined,
     RunLeft,
     TakeEpisodes,
 )
-from milepost.messages.session import ChatRefused, ChatReply
 from milepost.messages.shared import Message
 
 LIMITS: Final = BusLimits(
@@ -49,7 +46,9 @@ LIMITS: Final = BusLimits(
 )
 NAME_CHARS_MAX: Final = 64
 CLOSE_S: Final = 0.5
-OVER: Final = "the episode is over: the run stopped it, or its time was up"
+FAREWELL_S: Final = 1.0
+"""How long guests that have nothing to finish get to hear the goodbye and to leave."""
+RUN_ENDS: Final = Goodbye(status="", reason="the run ends")
 
 
 @dataclass(slots=True)
@@ -58,8 +57,7 @@ class _Visit:
 
     episode: Episode
     over: asyncio.Future[None]
-    chat: asyncio.Task[None] | None = None
-    asked: Incoming | None = None
+    talk: Talk | None = None
 
 
 @dataclass(slots=True)
@@ -81,7 +79,8 @@ class Door:
     data_options: dict[str, Any]
     _visits: dict[str, _Visit] = field(default_factory=dict)
     _timer: asyncio.TimerHandle | None = None
-    _room: asyncio.Event = field(default_factory=asyncio.Event)
+    _is_open: bool = True
+    _changed: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def serve(self) -> None:
         """Answer guests until the mailbox is closed."""
@@ -94,16 +93,28 @@ class Door:
                 self._asked(incoming)
 
     async def close(self) -> None:
-        """Say what was said, and close the mailbox."""
+        """Say goodbye, let guests leave, and close the mailbox."""
+        self.say_goodbye(RUN_ENDS)
+        await asyncio.wait({asyncio.create_task(self._all_left())}, timeout=FAREWELL_S)
+        self._is_open = False
         if self._timer is not None:
             self._timer.cancel()
         await self.bus.close(deadline_s=CLOSE_S)
 
+    def say_goodbye(self, goodbye: Goodbye) -> None:
+        """Nothing is given any more, and guests are told why; the first goodbye stands."""
+        self._carry_out(self.lobby.close(goodbye))
+
+    async def _all_left(self) -> None:
+        while not self.lobby.is_empty:
+            self._changed.clear()
+            await self._changed.wait()
+
     async def room_other_than(self, room: int) -> int:
         """How many episodes guests run, as soon as it is another number than `room`."""
         while self.lobby.room == room:
-            self._room.clear()
-            await self._room.wait()
+            self._changed.clear()
+            await self._changed.wait()
         return self.lobby.room
 
     async def host(self, episode: Episode) -> None:
@@ -132,20 +143,20 @@ class Door:
             await visit.over
         finally:
             del self._visits[name]
-            if visit.chat is not None:
-                visit.chat.cancel()
+            if visit.talk is not None:
+                visit.talk.stop(OVER)
             self._carry_out(self.lobby.remove(name, OVER))
 
     # ---- questions -----------------------------------------------------------------------
 
     def _asked(self, incoming: Incoming) -> None:
         message = incoming.message
-        if isinstance(message, JoinRun):
-            self.bus.reply(incoming, self._join(message))
-            return
-        if not isinstance(message, TakeEpisodes | GuestChat | ReportEpisode | LeaveRun):
+        if not isinstance(message, GuestsInbox):
             told = f"{type(message).__name__} is nothing for guests to ask"
             self.bus.reply(incoming, GuestRefused(kind="bad_request", reason=told))
+            return
+        if isinstance(message, JoinRun):
+            self.bus.reply(incoming, self._join(message))
             return
         guest = self.lobby.guest(message.token, self._now_s())
         if guest is None:
@@ -159,6 +170,8 @@ class Door:
                 self._carry_out(self.lobby.take(guest, episodes_max, listed, incoming, now_s))
             case GuestChat():
                 self._chat(guest, incoming, message)
+            case MoreOfReply():
+                self._more(guest, incoming, message)
             case ReportEpisode():
                 self.bus.reply(incoming, ReportTaken(counts=self._report(guest, message)))
             case LeaveRun(token=token, reason=reason):
@@ -168,11 +181,12 @@ class Door:
 
     def _join(self, message: JoinRun) -> Message:
         token = secrets.token_hex(16)
-        name = message.name[:NAME_CHARS_MAX] or "guest"
+        name = "".join(filter(str.isprintable, message.name))[:NAME_CHARS_MAX] or "guest"
         why_not = self.lobby.join(token, name, message.episodes_max, self._now_s())
         self._carry_out([])
         if why_not:
-            return GuestRefused(kind="full", reason=why_not)
+            kind = "over" if self.lobby.is_closed else "full"
+            return GuestRefused(kind=kind, reason=why_not)
         return RunJoined(
             token=token,
             heartbeat_s=self.heartbeat_s,
@@ -195,38 +209,32 @@ class Door:
     # ---- chats ---------------------------------------------------------------------------
 
     def _chat(self, guest: Guest, incoming: Incoming, message: GuestChat) -> None:
-        visit = self._visits.get(message.episode_id)
-        if visit is None or visit.over.done() or message.episode_id not in guest.episodes:
-            told = f"episode {message.episode_id} is over, or is not this guest's"
-            self.bus.reply(incoming, GuestRefused(kind="unknown_episode", reason=told))
+        visit = self._visit(guest, incoming, message.episode_id)
+        if visit is None:
             return
-        if visit.chat is not None and visit.asked is not None and not visit.chat.done():
+        if visit.talk is not None:
             # The session stops the older turn of a conversation for the newer one, too.
-            visit.chat.cancel()
-            told = "a newer request of this episode took its place"
-            self.bus.reply(visit.asked, ChatRefused(kind="closed", reason=told))
-        visit.asked = incoming
-        name = f"chat {message.episode_id}"
-        visit.chat = asyncio.create_task(self._talk(visit.episode, incoming, message), name=name)
+            visit.talk.stop(SUPERSEDED)
+        visit.talk = Talk(self.bus, visit.episode, incoming, message)
 
-    async def _talk(self, episode: Episode, incoming: Incoming, message: GuestChat) -> None:
-        try:
-            reply = await episode.chat(
-                message.messages, tools=message.tools, tokens_max=message.tokens_max
-            )
-        except ChatError as error:
-            self.bus.reply(incoming, _refused(error))
+    def _more(self, guest: Guest, incoming: Incoming, message: MoreOfReply) -> None:
+        visit = self._visit(guest, incoming, message.episode_id)
+        if visit is None:
             return
-        except asyncio.CancelledError:
-            self.bus.reply(incoming, ChatRefused(kind="closed", reason=OVER))
-            raise
-        answer = ChatReply(
-            message=reply.message,
-            finish_reason=reply.finish_reason,
-            usage=reply.usage,
-            versions=reply.versions,
-        )
-        self.bus.reply(incoming, answer)
+        if visit.talk is None or not visit.talk.wants_question:
+            told = f"episode {message.episode_id} has no reply of which there is more to ask for"
+            self.bus.reply(incoming, GuestRefused(kind="bad_request", reason=told))
+            return
+        visit.talk.ask_on(incoming)
+
+    def _visit(self, guest: Guest, incoming: Incoming, episode_id: str) -> _Visit | None:
+        """The guest's episode; None, and the guest is told so, when it has none of this name."""
+        visit = self._visits.get(episode_id)
+        if visit is None or visit.over.done() or episode_id not in guest.episodes:
+            told = f"episode {episode_id} is over, or is not this guest's"
+            self.bus.reply(incoming, GuestRefused(kind="unknown_episode", reason=told))
+            return None
+        return visit
 
     # ---- what the lobby orders -----------------------------------------------------------
 
@@ -240,14 +248,14 @@ class Door:
                     visit = self._visits[episode_id]
                     if not visit.over.done():
                         visit.over.set_exception(EpisodeStopped(reason))
-        self._room.set()
+        self._changed.set()
         self._set_timer()
 
     def _set_timer(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
         due_s = self.lobby.next_s()
-        if due_s is not None:
+        if due_s is not None and self._is_open:
             self._timer = asyncio.get_running_loop().call_at(due_s, self._tick)
 
     def _tick(self) -> None:
@@ -255,18 +263,6 @@ class Door:
 
     def _now_s(self) -> float:
         return asyncio.get_running_loop().time()
-
-
-def _refused(error: ChatError) -> ChatRefused:
-    match error:
-        case LimitReached():
-            return ChatRefused(kind="limit", reason=str(error), limit=error.limit)
-        case RequestRefused():
-            return ChatRefused(kind=error.kind, reason=error.reason)
-        case EpisodeStopped():
-            return ChatRefused(kind="closed", reason=str(error))
-        case _:
-            return ChatRefused(kind="engine", reason=str(error))
 
 
 class GuestHost(Agent):

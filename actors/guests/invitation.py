@@ -143,6 +143,11 @@ def read_invitation(where: str, keys: Path | None = None) -> Invitation:
         ) from error
     except (OSError, msgspec.MsgspecError) as error:
         raise InvitationError(f"{path} cannot be read as an invitation: {error}") from error
+    if found.protocol.partition(".")[0] != str(PROTOCOL[0]):
+        raise InvitationError(
+            f"the run of {path} speaks protocol {found.protocol}, this installation "
+            f"{PROTOCOL[0]}.{PROTOCOL[1]}: major versions differ, use the run's own version"
+        )
     return found
 
 

@@ -4,6 +4,7 @@ Invariants:
     LO-1 (one guest): an episode is with one guest at most, or waits here.
     LO-2 (credit): no guest is given more episodes than it said it runs at once.
     LO-3 (nothing kept): an episode whose guest leaves or falls silent goes back, once.
+    LO-4 (goodbye): once the run ends, nobody joins or is given anything, and every answer says so.
 
 Every answer to `TakeEpisodes` is made from this state alone, so one that was lost is made again.
 """
@@ -14,7 +15,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from milepost.messages.guests import EpisodesGiven, GuestEpisode
+from milepost.messages.guests import EpisodesGiven, Goodbye, GuestEpisode
 
 NOT_YOURS = "it is over, or was given to somebody else"
 REASONS_MAX = 1024
@@ -51,6 +52,7 @@ class Guest:
         listed: what it said it runs, when it asked last.
         question: its open `TakeEpisodes`.
         answer_by_s: when that is answered, news or not.
+        is_told: it heard the goodbye.
     """
 
     name: str
@@ -60,6 +62,7 @@ class Guest:
     listed: frozenset[str] = frozenset()
     question: object | None = None
     answer_by_s: float = 0.0
+    is_told: bool = False
 
     @property
     def free(self) -> int:
@@ -88,6 +91,7 @@ class Lobby:
         self._waiting: deque[GuestEpisode] = deque()
         self._reasons: dict[str, str] = {}
         """Why episodes of late ended, the newest last."""
+        self._goodbye: Goodbye | None = None
         self.num_joined = 0
         self.num_lost = 0
         self.num_gone_back = 0
@@ -96,6 +100,8 @@ class Lobby:
 
     def join(self, token: str, name: str, episodes_max: int, now_s: float) -> str:
         """A guest comes; returns why it cannot, or an empty string."""
+        if self._goodbye is not None:
+            return self._goodbye.reason
         if len(self._guests) >= self._guests_max:
             return f"{len(self._guests)} guests are here, guests_max is {self._guests_max}"
         self._guests[token] = Guest(name, episodes_max, now_s)
@@ -119,12 +125,28 @@ class Lobby:
     ) -> list[LobbyEffect]:
         """A guest asks for episodes and says which it has."""
         effects = self._answer(guest) if guest.question is not None else []
+        if self._goodbye is not None:
+            episodes_max = 0
         guest.episodes_max, guest.listed = episodes_max, running
         guest.question, guest.answer_by_s = question, now_s + self._heartbeat_s
         effects += self._place()
         if guest.question is question and self._has_news(guest):
             effects += self._answer(guest)
         return effects
+
+    def close(self, goodbye: Goodbye) -> list[LobbyEffect]:
+        """The run ends: every guest is told, and may finish what it has.
+
+        Said twice, the first stands: who has heard it may have left already.
+        """
+        if self._goodbye is not None:
+            return []
+        self._goodbye = goodbye
+        effects: list[LobbyEffect] = []
+        for guest in self._guests.values():
+            guest.episodes_max = 0
+            effects += self._answer(guest) if guest.question is not None else []
+        return effects + self._place()
 
     def leave(self, token: str, reason: str) -> list[LobbyEffect]:
         """A guest goes; what it has goes back."""
@@ -144,6 +166,16 @@ class Lobby:
             elif guest.question is not None and now_s >= guest.answer_by_s:
                 effects += self._answer(guest)
         return effects
+
+    @property
+    def is_empty(self) -> bool:
+        """Nobody is here."""
+        return not self._guests
+
+    @property
+    def is_closed(self) -> bool:
+        """The run ends."""
+        return self._goodbye is not None
 
     def next_s(self) -> float | None:
         """When `tick` has something to do."""
@@ -204,15 +236,17 @@ class Lobby:
         return effects
 
     def _has_news(self, guest: Guest) -> bool:
-        return guest.episodes.keys() != guest.listed
+        return guest.episodes.keys() != guest.listed or guest.is_told != self.is_closed
 
     def _answer(self, guest: Guest) -> list[LobbyEffect]:
         """Everything that the guest does not know, by what it listed."""
+        guest.is_told = self.is_closed
         question, guest.question = guest.question, None
         new = (guest.episodes[name] for name in guest.episodes if name not in guest.listed)
         gone = sorted(guest.listed - guest.episodes.keys())
         cancelled = {name: self._reasons.get(name, NOT_YOURS) for name in gone}
-        return [Give(question, EpisodesGiven(episodes=tuple(new), cancelled=cancelled))]
+        answer = EpisodesGiven(episodes=tuple(new), cancelled=cancelled, goodbye=self._goodbye)
+        return [Give(question, answer)]
 
     # ---- what others see -----------------------------------------------------------------
 
@@ -223,10 +257,8 @@ class Lobby:
         assert len(names) == len(set(names)), "LO-1 (one guest)"
 
     def statistics(self) -> dict[str, object]:
-        """Guests by name, and what became of earlier ones."""
-        here = {
-            f"{g.name}": f"{len(g.episodes)} of {g.episodes_max}" for g in self._guests.values()
-        }
+        """Guests with what they run, and what became of earlier ones."""
+        here = [f"{g.name}: {len(g.episodes)} of {g.episodes_max}" for g in self._guests.values()]
         return {
             "guests": here,
             "guests_joined": self.num_joined,

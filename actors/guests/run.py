@@ -6,7 +6,7 @@ import asyncio
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from milepost.actors.agent.core import AgentCore, AwaitRoom
+from milepost.actors.agent.core import AgentCore, AwaitRoom, SayGoodbye
 from milepost.actors.agent.episodes import Episodes
 from milepost.actors.agent.run import ALIVE_SHARE, open_rewards
 from milepost.actors.guests.door import LIMITS, Door, GuestHost
@@ -14,6 +14,7 @@ from milepost.actors.guests.invitation import Doorway, open_doorway
 from milepost.actors.guests.lobby import Lobby
 from milepost.messages.bus import Bus
 from milepost.messages.bus.address import ipc_path
+from milepost.messages.guests import Goodbye
 
 if TYPE_CHECKING:
     from milepost.actors.context import ActorContext
@@ -67,9 +68,15 @@ async def run(context: ActorContext) -> None:
             episodes = Episodes(GuestHost(door), context.bus, rewards)
 
             async def perform(work: Work) -> object:
-                if isinstance(work, AwaitRoom):
-                    return await door.room_other_than(work.room)
-                return await episodes.perform(work)
+                match work:
+                    case AwaitRoom(room=room):
+                        return await door.room_other_than(room)
+                    case SayGoodbye(news=news):
+                        goodbye = Goodbye(status=news.status, reason=news.reason)
+                        door.say_goodbye(goodbye)
+                        return None
+                    case _:
+                        return await episodes.perform(work)
 
             serving = asyncio.create_task(
                 context.serve(core, facts=facts, perform=perform), name="serve"

@@ -14,6 +14,7 @@ from milepost.actors.agent.episode import Episode
 from milepost.actors.agent.episodes import GRACE_S, MARGIN_S, guarded
 from milepost.actors.agent.errors import ServiceFailed
 from milepost.actors.agent.outcome import read_ending
+from milepost.actors.agent.sandbox.leases import KeptLeases
 from milepost.actors.guests.door import LIMITS
 from milepost.actors.guests.run import DOOR
 from milepost.configs.spec import Address
@@ -21,11 +22,14 @@ from milepost.messages.agent import RunEpisode
 from milepost.messages.bus import Bus, Unanswered
 from milepost.messages.guests import (
     EpisodesGiven,
+    Goodbye,
     GuestChat,
     GuestEpisode,
     GuestRefused,
     JoinRun,
     LeaveRun,
+    MoreOfReply,
+    ReplyPart,
     ReportEpisode,
     ReportTaken,
     RunJoined,
@@ -34,6 +38,7 @@ from milepost.messages.guests import (
 from milepost.messages.session import ChatRefused, ChatTurn
 
 if TYPE_CHECKING:
+    from milepost.actors.agent.reply import Parts
     from milepost.actors.guests.invitation import Invitation
     from milepost.messages.shared import Message
 
@@ -79,6 +84,8 @@ class Visitor:
         self._bus: Bus | None = None
         self._leaving = ""
         self._changed = asyncio.Event()
+        self.goodbye: Goodbye | None = None
+        """What the run said of its end; None while it goes on without us."""
         self.counts: Counter[str] = Counter()
         """Episodes by what became of them: reported, failed, cancelled, void."""
 
@@ -90,7 +97,7 @@ class Visitor:
         self._changed.set()
 
     async def run(self) -> None:
-        """Join, run episodes, leave.
+        """Join, run episodes, leave; returns when we were asked to, or the run has ended.
 
         Raises:
             DoorClosed: nobody answers at the door, or it refuses.
@@ -108,6 +115,8 @@ class Visitor:
             limits=LIMITS,
             secret_key=self._invitation.secret_key,
         )
+        leases = KeptLeases()
+        self._agent.leases = leases
         try:
             stay = await self._join()
             await self._agent.start()
@@ -118,6 +127,7 @@ class Visitor:
                 await self._agent.stop()
         finally:
             await self._bus.close(deadline_s=LEAVE_S)
+            await leases.close()
 
     async def _join(self) -> _Stay:
         message = JoinRun(name=self._name, episodes_max=self._episodes_max, client=CLIENT)
@@ -140,6 +150,7 @@ class Visitor:
                 answer = await self._next(stay)
                 if isinstance(answer, EpisodesGiven):
                     self._begin(stay, answer)
+                    self._hear(answer.goodbye)
                 elif answer is not None:
                     log.warning("the door has forgotten this guest: %s", _said(answer))
                     return False
@@ -176,6 +187,12 @@ class Visitor:
                 log.info("%s is cancelled: %s", episode_id, reason)
                 stay.cancelled[episode_id] = reason
                 running.cancel()
+
+    def _hear(self, goodbye: Goodbye | None) -> None:
+        if goodbye is not None and self.goodbye is None:
+            log.info("the run ends: %s", goodbye.reason)
+            self.goodbye = goodbye
+            self._leaving = self._leaving or "the run ends"
 
     async def _end_all(self, stay: _Stay) -> None:
         tasks = list(stay.tasks.values())
@@ -260,19 +277,30 @@ class _GuestLine:
         self._token = token
         self._given = given
 
-    async def ask(self, turn: ChatTurn) -> Message:
+    async def ask(self, turn: ChatTurn, parts: Parts | None = None) -> Message:
         """The session's answer."""
+        ends_s = asyncio.get_running_loop().time() + self._given.limits.seconds_max + MARGIN_S
         message = GuestChat(
             token=self._token,
             episode_id=self._given.episode_id,
             messages=turn.messages,
             tools=turn.tools,
             tokens_max=turn.tokens_max,
+            stream=parts is not None,
         )
-        answer = await self._visitor.ask(message, self._given.limits.seconds_max + MARGIN_S)
+        answer = await self._ask(message, ends_s)
+        while isinstance(answer, ReplyPart):
+            assert parts is not None, "a part of a reply that was not asked for in parts"
+            parts.put(answer.content, answer.reasoning, answer.tool_calls)
+            more = MoreOfReply(token=self._token, episode_id=self._given.episode_id)
+            answer = await self._ask(more, ends_s)
         if isinstance(answer, GuestRefused):
             return ChatRefused(kind="closed", reason=answer.reason)
         return answer
+
+    async def _ask(self, message: Message, ends_s: float) -> Message:
+        left_s = ends_s - asyncio.get_running_loop().time()
+        return await self._visitor.ask(message, max(MARGIN_S, left_s))
 
 
 def _order(given: GuestEpisode) -> RunEpisode:

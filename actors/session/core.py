@@ -2,7 +2,7 @@
 
 Owns: the token row and history of every open conversation.
 Receives: OpenSessions, ChatTurn, FinishTrajectory, AbandonTrajectory, ImportConversations,
-    GeneratedPart, VersionPublished, PeerRestarted, Drain.
+    GeneratedPart, ConversationAsked, VersionPublished, PeerRestarted, Drain.
     Through the HTTP door: DoorTurn, ClientGone, OpenSessions, AbandonTrajectory.
 Sends: Generate, AbortRequests and ForgetSessions to engines; TrajectoryFinished or
     TrajectoriesFinished to the destination; TrajectoryLost to who gave the verdict.
@@ -38,6 +38,7 @@ from milepost.actors.effects import (
     Woken,
     WorkDone,
 )
+from milepost.actors.session import conversation
 from milepost.actors.session.desk import Desk
 from milepost.actors.session.doors import ClientGone
 from milepost.actors.session.endings import Endings
@@ -48,6 +49,7 @@ from milepost.actors.session.turns import Turns
 from milepost.messages.session import (
     AbandonTrajectory,
     ChatTurn,
+    ConversationAsked,
     FinishTrajectory,
     GeneratedPart,
     ImportConversations,
@@ -133,6 +135,8 @@ class SessionCore:
                 return self._turns.client_gone(known, asked) if known else []
             case OpenSessions():
                 return self._open(message, event.source, _asked(event), now_s)
+            case ConversationAsked():
+                return self._tell_conversation(message, _asked(event))
             case FinishTrajectory():
                 return self._finish(message, event.source, request)
             case AbandonTrajectory():
@@ -247,6 +251,13 @@ class SessionCore:
             told = "the run drains" if self._is_draining else "the session has its verdict"
             return self._turns.refuse(request, TurnRefused("closed", told))
         return self._turns.asked(session, turn, request, now_s)
+
+    def _tell_conversation(self, asked: ConversationAsked, request: Request) -> list[Effect]:
+        session = self._sessions.get(asked.trajectory_id)
+        if session is None or session.spec.attempt != asked.attempt:
+            told = f"{self._desk.name} has no session {asked.trajectory_id} of this attempt"
+            return [Reply(request, TurnRefused("unknown_session", told).message())]
+        return [Reply(request, conversation.told(session, asked))]
 
     def _finish(
         self, verdict: FinishTrajectory, source: str, request: Request | None

@@ -22,10 +22,7 @@ DOOR: Final = "@http"
 
 
 class DoorTurn(ChatTurn, kw_only=True):
-    """A chat turn of a client of the door."""
-
-    stream: bool = False
-    """The client wants what is sampled as it is sampled."""
+    """A chat turn of a client of the door; with any `stream` the parts are the door's."""
 
 
 class ClientGone(Message, kw_only=True):

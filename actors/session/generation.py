@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from milepost.actors.session.state import Flight
     from milepost.messages.bulk import Bulk
     from milepost.messages.engine import Generated
-    from milepost.messages.shared import ChatMessage, VersionSpan
+    from milepost.messages.shared import ChatMessage, ToolCall, VersionSpan
 
 
 class EngineFault(ValueError):
@@ -124,15 +124,14 @@ def reply_message(parsed: ParsedReply) -> ChatMessage:
     if parsed.reasoning:
         message["reasoning_content"] = parsed.reasoning
     if parsed.tool_calls:
-        message["tool_calls"] = [
-            {
-                "id": call.call_id,
-                "type": "function",
-                "function": {"name": call.name, "arguments": call.arguments},
-            }
-            for call in parsed.tool_calls
-        ]
+        message["tool_calls"] = [tool_call(call) for call in parsed.tool_calls]
     return message
+
+
+def tool_call(call: ToolCall) -> dict[str, Any]:
+    """One call in the OpenAI shape."""
+    function = {"name": call.name, "arguments": call.arguments}
+    return {"id": call.call_id, "type": "function", "function": function}
 
 
 def chat_reply(message: ChatMessage, flight: Flight) -> ChatReply:

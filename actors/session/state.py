@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from milepost.actors.effects import Request
     from milepost.actors.session.history import Plan
     from milepost.actors.session.record import Record
+    from milepost.actors.session.refusal import TurnRefused
     from milepost.actors.session.row import SampledReply
     from milepost.actors.session.streaming import ReplyStream
     from milepost.actors.session.text.rendering import Piece
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from milepost.messages.trajectory import Trajectory
 
 NO_SEAM: Final = Seam()
+SERVICE_KINDS: Final = frozenset({"engine", "internal"})
+"""Of refusals: nobody did anything wrong, and nothing was generated."""
 
 
 class Stage(Enum):
@@ -59,7 +62,10 @@ class Flight:
     failing_since_s: float | None = None
     reply: SampledReply | None = None
     cached_tokens: int = 0
-    wants_stream: bool = False
+    stream_name: str = ""
+    """Under which parts of the reply are told; empty: they are not."""
+    num_parts: int = 0
+    """Told so far."""
     stream: ReplyStream | None = None
     """What its client has of the reply so far."""
 
@@ -96,12 +102,25 @@ class Session:
     """Turns between request and reply, by epoch; at most one unless the record takes several."""
     refused_by: str = ""
     """The bound that refused a turn, if no turn was committed since."""
+    fault: str = ""
+    """Why a turn could not be served, likewise."""
     ending: Ending | None = None
 
     @property
     def is_free(self) -> bool:
         """Opened through the HTTP door, by itself: nobody gives it a verdict, nothing trains it."""
         return not self.spec.deliver_to
+
+    def refused(self, refused: TurnRefused) -> None:
+        """A turn ended so; what that says of the conversation as a whole is kept."""
+        if refused.kind == "limit":
+            self.refused_by = refused.limit
+        elif refused.kind in SERVICE_KINDS:
+            self.fault = f"{refused.kind}: {refused}"
+
+    def served(self) -> None:
+        """A turn was committed: what was refused before it does not matter any more."""
+        self.refused_by = self.fault = ""
 
     def has(self, flight: Flight) -> bool:
         """False when the turn was stopped meanwhile."""

@@ -8,12 +8,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from milepost.actors.effects import Effect, Tell
+from milepost.actors.session.doors import DOOR, StreamReply
+from milepost.actors.session.families import ReplyDelta
+from milepost.actors.session.generation import tool_call
 from milepost.actors.session.refusal import TurnRefused
+from milepost.messages.agent import ChatPart
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
 
-    from milepost.actors.session.families import ParsedReply, ReplyDelta, ReplyParser
+    from milepost.actors.session.families import ParsedReply, ReplyParser
     from milepost.actors.session.state import Flight
     from milepost.actors.session.text.rendering import Renderer
 
@@ -128,3 +133,21 @@ def stream_of(flight: Flight, renderer: Renderer) -> ReplyStream:
         stops = flight.sampling.stop_token_ids
         flight.stream = ReplyStream(renderer.tokenizer.decode, parser, stops)
     return flight.stream
+
+
+def tell_part(flight: Flight, deltas: list[ReplyDelta]) -> list[Effect]:
+    """Give these to whoever asked for the reply: through the HTTP door, or over the bus."""
+    if not deltas:
+        return []
+    request = flight.request
+    if request.source == DOOR:
+        return [StreamReply("stream", request, tuple(deltas))]
+    flight.num_parts += 1
+    part = ChatPart(
+        stream=flight.stream_name,
+        number=flight.num_parts,
+        content="".join(delta.content for delta in deltas),
+        reasoning="".join(delta.reasoning for delta in deltas),
+        tool_calls=[tool_call(call) for delta in deltas for call in delta.tool_calls],
+    )
+    return [Tell(request.source, part)]

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from milepost.actors.arrays import from_bulk, to_bulk
 from milepost.actors.effects import Ask, Effect, Reply, Request, Tell, Wake
-from milepost.actors.session.doors import DoorTurn, StreamReply
+from milepost.actors.session.doors import DoorTurn
 from milepost.actors.session.families import ParsedReply
 from milepost.actors.session.generation import (
     EngineFault,
@@ -26,7 +26,7 @@ from milepost.actors.session.record import Turn
 from milepost.actors.session.refusal import TurnRefused
 from milepost.actors.session.row import SampledReply
 from milepost.actors.session.state import NO_SEAM, Flight, Session, Stage
-from milepost.actors.session.streaming import stream_of
+from milepost.actors.session.streaming import stream_of, tell_part
 from milepost.actors.session.text.rendering import Piece
 from milepost.actors.session.validation import check_messages, check_tools
 from milepost.actors.session.work import ReadReply, Refusal, RenderText
@@ -94,14 +94,14 @@ class Turns:
                 limit="turns_max",
             )
         flight = Flight(request, session.epoch + 1, plan, turn.tokens_max, now_s)
-        flight.wants_stream = isinstance(turn, DoorTurn) and turn.stream
+        flight.stream_name = turn.stream
         return flight
 
     def _refusal(self, session: Session | None, request: Request, refused: TurnRefused) -> Effect:
         counts = self.desk.counters.refused
         counts[refused.kind] = counts.get(refused.kind, 0) + 1
-        if session is not None and refused.kind == "limit":
-            session.refused_by = refused.limit
+        if session is not None:
+            session.refused(refused)
         return Reply(request, refused.message())
 
     def refuse(self, request: Request, refused: TurnRefused) -> list[Effect]:
@@ -212,7 +212,7 @@ class Turns:
             token_ids=to_bulk(prompt, "int32"),
             sampling=flight.sampling,
             version_min=self.desk.version,
-            stream=flight.wants_stream,
+            stream=bool(flight.stream_name),
             rank=session.rank,
         )
         # No bound of ours may be shorter than the episode's: it would cut the longest replies.
@@ -311,7 +311,7 @@ class Turns:
             deltas = stream_of(flight, self.desk.renderer).feed(message.start, token_ids)
         except TurnRefused as refused:
             return self._fail(session, flight, refused)
-        return [StreamReply("stream", flight.request, tuple(deltas))] if deltas else []
+        return tell_part(flight, deltas)
 
     def client_gone(self, session: Session, request: Request) -> list[Effect]:
         """Nobody waits for this turn any more: sampling on would be waste."""
@@ -373,14 +373,14 @@ class Turns:
         assert session.has(flight), f"turn {flight.epoch} commits after it was stopped"
         plan, reply = flight.plan, flight.reply
         effects: list[Effect] = []
-        if flight.wants_stream:
+        if flight.stream_name:
             try:
                 deltas = stream_of(flight, self.desk.renderer).finish(
                     reply.token_ids.tolist(), parsed
                 )
             except TurnRefused as refused:
                 return self._fail(session, flight, refused)
-            effects.append(StreamReply("stream", flight.request, tuple(deltas)))
+            effects += tell_part(flight, deltas)
         counters = self.desk.counters
         counters.turns += 1
         counters.tokens_sampled += len(reply.token_ids)
@@ -392,7 +392,7 @@ class Turns:
         cut_by = flight.bound if reply.finish_reason is FinishReason.LENGTH else ""
         turn = Turn(flight.epoch, flight.seam, flight.piece, reply, message, cut_by)
         counters.account("tried_again", session.record.commit(plan, turn))
-        session.refused_by = ""
+        session.served()
         del session.flights[flight.epoch]
         session.active_s = now_s
         return [*effects, Reply(flight.request, chat_reply(message, flight))]

@@ -7,7 +7,8 @@ there (RUN/.milepost/guests.json), or an address together with --invitation:
     milepost agent my_module:MyAgent --connect tcp://10.0.0.5:7001 --invitation guests.json
 
 Ctrl-C takes nothing new, finishes what runs, and leaves; a second one leaves at once. What was not
-finished is issued again by the job: nothing is lost, nothing is counted twice.
+finished is issued again by the job: nothing is lost, nothing is counted twice. When the job ends,
+so does this command: with 0 if its work was done, with 1 if it failed or was stopped.
 """
 
 from __future__ import annotations
@@ -24,6 +25,9 @@ from typing import Any
 
 from milepost.launch.exits import Exit
 from milepost.launch.options import read_options
+
+RUN_DONE = "done"
+"""Status of a run whose work was done, as its summary has it."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -76,6 +80,10 @@ async def _visit(agent: Any, invitation: Any, arguments: argparse.Namespace) -> 
     except DoorClosed as error:
         print(f"error: {error}", file=sys.stderr)
         code = Exit.UNREACHABLE
+    if visitor.goodbye is not None and visitor.goodbye.status != RUN_DONE:
+        how = visitor.goodbye.status or "it does not say how"
+        print(f"error: the run ended ({how}): {visitor.goodbye.reason}", file=sys.stderr)
+        code = Exit.FAILED
     counts = dict(sorted(visitor.counts.items()))
     if arguments.json:
         print(json.dumps(counts))

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from milepost.actors.agent import Agent, Episode
+from milepost.actors.agent import Agent, Episode, Part
+from milepost.actors.agent.sandbox import Sandbox
 
 
 class Asker(Agent):
@@ -54,3 +55,22 @@ class Ends(Agent):
 
     async def run(self, _episode: Episode) -> None:
         os._exit(7)
+
+
+class Reader(Agent):
+    """Reads the reply while it is sampled, and prints each piece as it comes."""
+
+    async def run(self, episode: Episode) -> None:
+        async for piece in episode.stream(episode.prompt.messages):
+            text = piece.content if isinstance(piece, Part) else f"whole: {piece.text}"
+            print(text, flush=True)  # noqa: T201
+        episode.report(reward=1.0)
+
+
+class Boxer(Agent):
+    """Opens a sandbox, prints where it is, and sits in it."""
+
+    async def run(self, _episode: Episode) -> None:
+        async with Sandbox(leases=self.leases) as box:
+            print(box.folder, flush=True)  # noqa: T201
+            await box.shell("sleep 86397.5")

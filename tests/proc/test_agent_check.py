@@ -7,7 +7,7 @@ import subprocess
 from typing import Final
 
 import pytest
-from proc.guests import MILEPOST, environment
+from proc.hosts import MILEPOST, environment
 
 pytestmark = pytest.mark.timeout(60)
 

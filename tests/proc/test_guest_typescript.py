@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Final
 
 import pytest
-from proc.guests import job, prompt
+from proc.guests import job
+from proc.hosts import prompt
 from unit.agent.kit import order
 
 from milepost.messages.agent import CancelEpisode

@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import signal
+import time
 from asyncio.subprocess import PIPE, Process
 from pathlib import Path
 
+import msgspec
+import psutil
 import pytest
-from proc.guests import MILEPOST, environment, job, prompt
+import zmq
+import zmq.asyncio
+from proc.guests import end, job
+from proc.hosts import MILEPOST, environment, prompt
 from unit.agent.kit import order
 
 from milepost.actors.guests.invitation import read_invitation
@@ -131,6 +138,93 @@ async def test_over_tcp_only_the_invited_come_in(tmp_path: Path) -> None:
         await scene.room(1)
         await scene.tell(order("g.0", prompt=prompt()))
         assert (await scene.next(EpisodeEnded)).reward == 1.0
+
+
+@pytest.mark.parametrize(("status", "code"), [("done", 0), ("failed", 1)])
+async def test_at_the_job_s_end_guests_hear_goodbye_and_their_command_ends_like_the_job(
+    tmp_path: Path, status: str, code: int
+) -> None:
+    """Also one in the middle of an episode: nobody waits for a time-out to learn it."""
+    async with job(tmp_path) as scene:
+        scene.answers_chats = False
+        idle = await scene.visit("proc.agent_code:Teller", "--episodes", "1", "--json")
+        await scene.room(1)
+        busy = await scene.visit("proc.agent_code:Teller", "--episodes", "2", "--json")
+        await scene.room(3)
+        await scene.tell(order("g.0", prompt=prompt()))
+        await scene.next(ChatTurn)
+        await end(scene, status, "this is how it went")
+        counts = []
+        for guest in (idle, busy):
+            stdout, _ = await guest.communicate()
+            assert guest.returncode == code
+            counts.append(json.loads(stdout))
+        assert counts == [{}, {"cancelled": 1}]
+
+
+async def said(guest: Process) -> str:
+    """The next line that a guest prints."""
+    assert guest.stdout is not None
+    return (await guest.stdout.readline()).decode().strip()
+
+
+async def test_a_guest_that_streams_gets_parts_before_the_reply(tmp_path: Path) -> None:
+    """From the session through the door to another process, as fast as that one reads."""
+    async with job(tmp_path) as scene:
+        scene.answers_chats = False
+        guest = await scene.visit("proc.agent_code:Reader", "--episodes", "1")
+        await scene.room(1)
+        await scene.tell(order("g.0", prompt=prompt()))
+        assert (await scene.next(ChatTurn)).stream
+        for number, letter in enumerate("cat", start=1):
+            await scene.stream(number)
+            assert await said(guest) == letter
+        scene.release()
+        assert await said(guest) == "whole: cat"
+        assert (await scene.next(EpisodeEnded)).reward == 1.0
+
+
+async def test_a_guest_that_is_killed_leaves_no_sandbox(tmp_path: Path) -> None:
+    """No registry of a run is on a guest's machine: a keeper beside it gives back its folders."""
+    async with job(tmp_path) as scene:
+        guest = await scene.visit("proc.agent_code:Boxer", "--episodes", "1")
+        await scene.room(1)
+        await scene.tell(order("g.0", prompt=prompt()))
+        folder = await said(guest)
+        assert await asyncio.to_thread(os.path.isdir, folder)
+        [keeper] = [
+            child
+            for child in psutil.Process(guest.pid).children()
+            if any(word.endswith("keeper.py") for word in child.cmdline())
+        ]
+        guest.kill()
+        await asyncio.to_thread(psutil.wait_procs, [keeper], 30.0)
+        assert not await asyncio.to_thread(os.path.exists, folder)
+
+
+async def test_a_stranger_of_another_major_version_is_refused_in_words_and_of_a_minor_one_served(
+    tmp_path: Path,
+) -> None:
+    """Bytes of a newer peer may mean something else; new fields of a minor version do not."""
+    async with job(tmp_path) as scene:
+        invitation = read_invitation(str(tmp_path))
+        for major, minor, told in ((2, 0, b"major versions differ"), (1, 9, b"RunJoined")):
+            context = zmq.asyncio.Context()
+            socket = context.socket(zmq.DEALER)
+            socket.linger = 0
+            socket.connect(invitation.endpoint)
+            delivery = msgspec.msgpack.encode([1, 0, 1, 1, 0, 0, 20_000])
+            header = [major, minor, "JoinRun", 7, 0, "stranger", 0, 1, "r1", time.time_ns()]
+            body = {"name": "x", "episodes_max": 1, "field_of_a_later_version": 1}
+            await socket.send_multipart(
+                [delivery, msgspec.msgpack.encode(header), msgspec.msgpack.encode(body)]
+            )
+            while len(frames := await socket.recv_multipart()) < 3:
+                pass
+            assert told in b"".join(frames)
+            socket.close()
+            context.term()
+        await scene.room(1)
 
 
 async def test_a_job_that_is_not_there_is_said_in_words(tmp_path: Path) -> None:

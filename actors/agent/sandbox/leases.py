@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+import asyncio
+import json
+import sys
+from asyncio.subprocess import PIPE, Process
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Protocol
 
+from milepost.actors.agent.processes import started
 from milepost.messages.supervisor import ResourceReleased, ResourceTaken
 
 if TYPE_CHECKING:
     from milepost.messages.bus import Bus
 
-LEASE_S = 30.0
+LEASE_S: Final = 30.0
+KEEPER: Final = Path(__file__).with_name("keeper.py")
 
 
 class Leases(Protocol):
@@ -49,6 +56,50 @@ class RunLeases:
         """See `Leases`."""
         released = ResourceReleased(actor=self._actor, name=name)
         await self._bus.tell("supervisor", released, deadline_s=LEASE_S)
+
+
+class KeptLeases:
+    """By a small process of our own, for agents outside of a run's: kept also when we are killed.
+
+    It is started with the first lease. What was told to it is written down: it reads its pipe to
+    the end, also when nobody is left who writes.
+    """
+
+    def __init__(self) -> None:
+        self._keeper: Process | None = None
+        self._starting = asyncio.Lock()
+
+    async def take(self, name: str, release: list[str]) -> None:
+        """See `Leases`.
+
+        Raises:
+            OSError: the keeper cannot be started, or is gone.
+        """
+        async with self._starting:
+            if self._keeper is None:
+                words = (sys.executable, "-I", "-S", str(KEEPER))
+                # A session of its own: what kills our group does not kill it.
+                self._keeper = await started(
+                    asyncio.create_subprocess_exec(*words, stdin=PIPE, start_new_session=True)
+                )
+        await self._tell(["take", name, release])
+
+    async def release(self, name: str) -> None:
+        """See `Leases`."""
+        await self._tell(["release", name])
+
+    async def close(self) -> None:
+        """Nothing is taken any more; what was not released is given back now."""
+        if self._keeper is not None:
+            assert self._keeper.stdin is not None
+            self._keeper.stdin.close()
+            await self._keeper.wait()
+
+    async def _tell(self, words: list[object]) -> None:
+        assert self._keeper is not None, "release before take"
+        assert self._keeper.stdin is not None
+        self._keeper.stdin.write(json.dumps(words).encode() + b"\n")
+        await self._keeper.stdin.drain()
 
 
 class NoLeases:

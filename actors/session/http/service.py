@@ -101,7 +101,7 @@ class Chats:
             tools=asked.tools,
             tokens_max=asked.tokens_max,
             attempt=spec.attempt,
-            stream=asked.stream,
+            stream="http" if asked.stream else "",
         )
         self._serial += 1
         serial = f"{spec.trajectory_id.replace('.', '_')}_{spec.attempt}_{self._serial}"

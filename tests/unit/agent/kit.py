@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+from milepost.actors.agent.reply import Parts
 from milepost.messages.agent import RunEpisode
 from milepost.messages.bus import Incoming
 from milepost.messages.session import ChatRefused, ChatReply, ChatTurn
@@ -57,12 +58,16 @@ class ScriptedLine:
         self.answers = deque(answers)
         self.turns: list[ChatTurn] = []
 
-    async def ask(self, turn: ChatTurn) -> Message:
-        """The next answer."""
+    async def ask(self, turn: ChatTurn, parts: Parts | None = None) -> Message:
+        """The next answer; whoever wants parts gets it letter by letter."""
         self.turns.append(turn)
         answer = self.answers.popleft()
         if isinstance(answer, BaseException):
             raise answer
+        if parts is not None and isinstance(answer, ChatReply):
+            for letter in answer.message["content"]:
+                parts.put(letter, "", [])
+                await asyncio.sleep(0)
         return answer
 
 

@@ -11,7 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from unit.agent.kit import order
 
-from milepost.actors.agent.core import AgentCore, AwaitRoom, CollectAlive, RunCode, StopCode
+from milepost.actors.agent.core import (
+    AgentCore,
+    AwaitRoom,
+    CollectAlive,
+    RunCode,
+    SayGoodbye,
+    StopCode,
+    TakePart,
+)
 from milepost.actors.effects import (
     Effect,
     Received,
@@ -24,7 +32,7 @@ from milepost.actors.effects import (
     Woken,
     WorkDone,
 )
-from milepost.messages.agent import CancelEpisode, RunEpisode
+from milepost.messages.agent import CancelEpisode, ChatPart, RunEnds, RunEpisode
 from milepost.messages.rollout import AgentLeft, AgentReady, EpisodeEnded, EpisodesAlive
 from milepost.messages.shared import Status
 from milepost.messages.supervisor import Drain, Drained, PeerRestarted
@@ -287,3 +295,25 @@ def test_room_that_comes_and_goes_is_announced_and_what_waits_for_none_is_given_
     assert back.message.trajectory_id == "g.2"  # type: ignore[attr-defined]
     assert again == AwaitRoom("room", 0)
     core.validate()
+
+
+def test_parts_of_replies_go_to_the_hands_in_their_order() -> None:
+    made = host()
+    parts = [ChatPart(stream="1", number=number, content="x") for number in (1, 2)]
+    works = []
+    for part in parts:
+        works += made.core.handle(Received("session-0", part), 0.0)
+    taken = [work for work in works if isinstance(work, TakePart)]
+    assert [work.part for work in taken] == parts
+    assert made.core.handle(WorkDone(taken[0].key, None), 0.0) == []
+
+
+def test_only_the_door_of_the_guests_says_goodbye() -> None:
+    """Whoever is told the end of the run without guests was told by mistake."""
+    door = AgentCore("guests", episodes_max=2, alive_every_s=None, has_fixed_room=False)
+    news = RunEnds(status="done", reason="trained")
+    [work] = door.handle(Received("supervisor", news), 0.0)
+    assert isinstance(work, SayGoodbye)
+    assert work.news == news
+    with pytest.raises(TypeError, match="RunEnds"):
+        host().tell(news, "supervisor")

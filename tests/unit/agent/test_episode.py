@@ -15,6 +15,8 @@ from milepost.actors.agent import (
     EpisodeStopped,
     FinishReason,
     LimitReached,
+    Part,
+    Reply,
     RequestRefused,
     ServiceFailed,
 )
@@ -130,3 +132,18 @@ def test_a_report_that_cannot_be_used_is_remembered(
     with pytest.raises(error, match=told):
         episode.report(**fields)
     assert told in episode.record.bad_report
+
+
+async def test_a_streamed_reply_comes_in_parts_that_add_up_and_as_a_whole_last() -> None:
+    episode = Episode(order(), ScriptedLine(reply("cat")))
+    pieces = [piece async for piece in episode.stream([QUESTION])]
+    assert "".join(part.content for part in pieces[:-1] if isinstance(part, Part)) == "cat"
+    assert isinstance(pieces[-1], Reply)
+    assert pieces[-1].text == "cat"
+    assert episode.record.num_turns == 1
+
+
+async def test_a_stream_raises_what_a_chat_raises() -> None:
+    episode = Episode(order(), ScriptedLine(refused("limit", "turns_max")))
+    with pytest.raises(LimitReached):
+        [piece async for piece in episode.stream([QUESTION])]

@@ -10,12 +10,14 @@ from typing import Any
 import pytest
 from unit.agent.kit import QUESTION, FakeBus, order, refused, reply
 
-from milepost.actors.agent import Agent, Episode, LimitReached, RewardInput, RewardResult
+from milepost.actors.agent import Agent, Episode, LimitReached, Reply, RewardInput, RewardResult
 from milepost.actors.agent import episodes as module
-from milepost.actors.agent.core import CollectAlive, RunCode, StopCode
+from milepost.actors.agent.core import CollectAlive, RunCode, StopCode, TakePart
 from milepost.actors.agent.episodes import Episodes, Rewards
-from milepost.messages.bus import Unanswered
+from milepost.messages.agent import ChatPart
+from milepost.messages.bus import Incoming, Unanswered
 from milepost.messages.rollout import EpisodeEnded
+from milepost.messages.session import ChatTurn, ConversationAsked, ConversationTold
 from milepost.messages.shared import EpisodeLimits
 
 Code = Callable[[Episode], Awaitable[None]]
@@ -293,3 +295,98 @@ async def test_no_reward_is_computed_for_an_episode_that_failed() -> None:
 
     ended = await run(hosted(raises, function=judge))
     assert "tool broke" in ended.cause
+
+
+ADDRESS = "http://127.0.0.1:1/sessions/x"
+SAID = [QUESTION, {"role": "assistant", "content": "cat"}]
+
+
+async def talks_over_http(episode: Episode) -> None:
+    """A black box: what it says to the model goes past us."""
+    episode.report(metrics={"steps": 1.0})
+
+
+async def by_text(given: RewardInput) -> RewardResult:
+    return RewardResult(reward=float(given.text == "cat"), metrics={"n": len(given.messages)})
+
+
+async def test_what_was_said_over_http_is_asked_of_the_session_before_it_is_judged() -> None:
+    """A reward function sees messages, and results turns, as for an agent that chats."""
+    bus = FakeBus(lambda _: ConversationTold(generation=2, num_turns=2, messages=SAID))
+    ended = await run(hosted(talks_over_http, bus, by_text), address=ADDRESS)
+    assert (ended.status.value, ended.reward, ended.num_turns) == ("completed", 1.0, 2)
+    assert (ended.metrics, ended.generation) == ({"steps": 1.0, "n": 2.0}, 2)
+    [(to, asked, _)] = bus.asked
+    assert to == "session-0"
+    assert asked == ConversationAsked(trajectory_id="g.0", attempt=0, known=0)
+
+
+@pytest.mark.parametrize(
+    ("told", "status", "cause"),
+    [
+        (ConversationTold(), "failed", "the episode has no reply of the model: it called no chat"),
+        (
+            ConversationTold(limit="turns_max", generation=1, num_turns=1, messages=SAID),
+            "truncated",
+            "turns_max",
+        ),
+        (
+            ConversationTold(fault="engine: gone", generation=1, num_turns=1, messages=SAID),
+            "failed",
+            "engine: gone",
+        ),
+        (refused("unknown_session"), "failed", "unknown_session: because of unknown_session"),
+        (Unanswered("session-0", "it died"), "failed", "session-0 did not tell the conversation"),
+    ],
+)
+async def test_how_a_black_box_s_conversation_ended_decides_as_if_it_had_been_ours(
+    told: Any, status: str, cause: str
+) -> None:
+    """A program that swallows the door's error and prints a reward has none all the same."""
+    bus = FakeBus(lambda _: told)
+    ended = await run(hosted(talks_over_http, bus, by_text), address=ADDRESS)
+    assert ended.status.value == status
+    assert ended.cause.startswith(cause)
+    assert (ended.reward is None) == (status == "failed")
+
+
+async def test_an_agent_that_chats_keeps_its_own_conversation_where_there_is_a_door() -> None:
+    """The session is asked for what is newer, and has nothing."""
+
+    def answer(message: Any) -> Any:
+        if isinstance(message, ChatTurn):
+            return reply("cat", generation=1)
+        assert message.known == 1
+        return ConversationTold(generation=1, num_turns=1)
+
+    ended = await run(hosted(chat_and_report, FakeBus(answer), by_text), address=ADDRESS)
+    assert (ended.status.value, ended.reward, ended.metrics["n"]) == ("completed", 1.0, 2.0)
+
+
+async def test_parts_of_a_reply_reach_the_code_that_waits_and_stop_at_a_gap() -> None:
+    """A part that was lost would make the rest read wrong; the reply itself has everything."""
+    seen: list[str] = []
+
+    async def reads(episode: Episode) -> None:
+        async for piece in episode.stream([QUESTION]):
+            seen.append(piece.text if isinstance(piece, Reply) else piece.content)
+            if piece.__class__ is not Reply:
+                got.set()
+        episode.report(reward=1.0)
+
+    got = asyncio.Event()
+    bus = FakeBus(lambda _: None)
+    host = hosted(reads, bus)
+    running = asyncio.create_task(run(host))
+    await bus.on_ask.wait()
+    _, turn, _ = bus.asked[0]
+    assert isinstance(turn, ChatTurn)
+    for number, content in ((1, "c"), (3, "lost")):
+        part = ChatPart(stream=turn.stream, number=number, content=content)
+        await host.perform(TakePart(f"part/{number}", part))
+    await got.wait()
+    bus.futures[0].set_result(Incoming("session-0", 0, 1, 0, reply("cat")))
+    assert (await running).reward == 1.0
+    assert seen == ["c", "cat"]
+    late = ChatPart(stream=turn.stream, number=2, content="late")
+    await host.perform(TakePart("part/late", late))

@@ -118,10 +118,3 @@ def test_a_reward_goes_with_completed_and_truncated_exactly(
         assert what.num_turns
         faults = (ending.error, ending.stopped, what.service_fault, reward_fault)
         assert not any(faults)
-
-
-def test_an_episode_that_may_have_talked_over_http_is_judged_by_its_session() -> None:
-    """A black-box harness calls no `chat`; the session refuses to deliver a row without a reply."""
-    record = Record(reward=0.5, has_address=True)
-    ended = judge(order(address="http://127.0.0.1:1/sessions/x"), Ending(), record, 1.0)
-    assert (ended.status, ended.reward, ended.num_turns) == (Status.COMPLETED, 0.5, 0)

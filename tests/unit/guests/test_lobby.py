@@ -9,7 +9,7 @@ import pytest
 from unit.agent.kit import QUESTION
 
 from milepost.actors.guests.lobby import Give, GoesBack, Lobby, LobbyEffect
-from milepost.messages.guests import EpisodesGiven, GuestEpisode
+from milepost.messages.guests import EpisodesGiven, Goodbye, GuestEpisode
 from milepost.messages.shared import EpisodeLimits, Prompt, Purpose
 
 
@@ -164,3 +164,32 @@ def test_whatever_happens_an_episode_has_one_place_and_ends_once(seed: int) -> N
     assert len(ended) == len(set(ended))
     held = {name for guest in door._guests.values() for name in guest.episodes}
     assert held | {each.episode_id for each in door._waiting} == open_episodes
+
+
+def test_the_goodbye_reaches_everybody_once_and_nothing_is_given_after_it() -> None:
+    """Who has nothing to finish hears it at once, who asks later with the next question."""
+    door = lobby()
+    for token in ("a", "b", "c"):
+        door.join(token, token, 2, 0.0)
+    take(door, "a", 2)
+    take(door, "b", 2)
+    door.add(episode("x"))
+    [holder] = [token for token in "abc" if "x" in door._guests[token].episodes]
+    goodbye = Goodbye(status="done", reason="all steps are trained")
+    told = [effect for effect in door.close(goodbye) if isinstance(effect, Give)]
+    assert {effect.answer.goodbye for effect in told} == {goodbye}
+    assert door.close(Goodbye(status="failed", reason="late")) == [], "the first one stands"
+    assert door.join("d", "dora", 2, 1.0) == "all steps are trained"
+    assert door.add(episode("y")) == [GoesBack("y", "no guest is here")]
+    [answer] = take(door, "c", 2, now_s=1.0)
+    assert answer.answer.goodbye == goodbye
+    [answer] = take(door, holder, 2, "x", now_s=1.0)
+    assert answer.answer.goodbye == goodbye
+    assert take(door, holder, 2, "x", now_s=2.0) == [], "told already, and not done yet"
+    guest = door.guest(holder, 2.0)
+    assert guest is not None
+    door.reported(guest, "x")
+    door.remove("x", "over")
+    for token in ("a", "b", "c"):
+        door.leave(token, "bye")
+    assert door.is_empty

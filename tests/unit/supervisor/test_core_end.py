@@ -15,6 +15,7 @@ from unit.supervisor.runs import (
     signals,
 )
 
+from milepost.messages.agent import RunEnds
 from milepost.messages.supervisor import GuardTripped, StepRecorded
 from milepost.supervisor.book import Phase
 from milepost.supervisor.events import (
@@ -25,6 +26,7 @@ from milepost.supervisor.events import (
     Event,
     Interrupted,
     StopRequested,
+    TellChild,
     Tick,
 )
 from milepost.supervisor.outcome import RunStatus
@@ -299,3 +301,29 @@ def test_starting_a_child_is_reported_with_its_pid() -> None:
     story = Story()
     story.tell(ChildStarted("rollout", 0, 4711))
     assert story.core.book.children["rollout"].pid == 4711
+
+
+def goodbyes(story: Story) -> list[tuple[str, str]]:
+    """What the door of the guests is told of the end."""
+    return [
+        (effect.message.status, effect.message.reason)
+        for effect in story.effects
+        if isinstance(effect, TellChild) and isinstance(effect.message, RunEnds)
+    ]
+
+
+def test_the_door_of_the_guests_hears_how_the_run_ends_before_it_is_stopped() -> None:
+    """Agents from outside are nobody's children: only that door can say goodbye to them."""
+    story = Story(TRAINER, plan("guests", order=2))
+    story.up()
+    story.finishes("trainer-0")
+    assert goodbyes(story) == [("done", "every significant actor has finished its work")]
+    assert ("guests", "TERM") in signals(story.effects)
+    story = Story(TRAINER, plan("guests", order=2))
+    story.up()
+    story.dies("trainer-0", code=1)
+    assert [status for status, _ in goodbyes(story)] == ["failed"]
+    story = Story(TRAINER, plan("guests", order=2))
+    story.up()
+    story.tell(Interrupted("SIGINT"))
+    assert [status for status, _ in goodbyes(story)] == ["stopped"]

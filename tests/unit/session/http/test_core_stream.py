@@ -38,7 +38,7 @@ class Door:
     def ask(self) -> Request:
         self._serial += 1
         request = Request(DOOR, self._serial)
-        turn = DoorTurn(trajectory_id="g.0", messages=[QUESTION], tools=[LOOKUP], stream=True)
+        turn = DoorTurn(trajectory_id="g.0", messages=[QUESTION], tools=[LOOKUP], stream="http")
         self.handle(Received(DOOR, turn, request))
         return request
 

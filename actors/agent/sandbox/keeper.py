@@ -1,0 +1,60 @@
+"""Gives back what its parent leaves behind when it dies. A script, with the standard library alone.
+
+`python -I -S keeper.py`, started by the process whose death it waits for. Lines of JSON on standard
+input: `["take", NAME, COMMAND]` before something is made, `["release", NAME]` when it was given
+back. At the end of the input the commands of what is left are run.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterable
+
+TRIES = 50
+PAUSE_S = 0.1
+"""What still dies in a folder may hold it for a moment."""
+
+
+def left(lines: Iterable[str]) -> dict[str, list[str]]:
+    """Name -> command of what was taken and not released, once the lines end.
+
+    A last line that was cut off, since its writer was killed, was not acted upon.
+    """
+    taken: dict[str, list[str]] = {}
+    for line in lines:
+        if not line.endswith("\n"):
+            break
+        match json.loads(line):
+            case ["take", str(name), [*command]]:
+                taken[name] = command
+            case ["release", str(name)]:
+                taken.pop(name, None)
+            case _:
+                raise ValueError(f"no word of a lease: {line!r}")
+    return taken
+
+
+def give_back(command: list[str]) -> int:
+    """Run the command until it succeeds, or has failed too often; its last exit code."""
+    code = 0
+    for _ in range(TRIES):
+        code = subprocess.run(command, check=False).returncode
+        if code == 0:
+            break
+        time.sleep(PAUSE_S)
+    return code
+
+
+def main() -> int:
+    """Wait for the parent's end, however it comes."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    return max((give_back(command) for command in left(sys.stdin).values()), default=0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

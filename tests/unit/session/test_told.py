@@ -1,0 +1,108 @@
+"""What a session tells beside replies: parts while they are sampled, and what was said."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from unit.session.kit import CALL_TEXT, QUESTION, STOP, Play, play, renderer, tool_result
+
+from milepost.actors.arrays import to_bulk
+from milepost.actors.effects import Answered
+from milepost.configs.actors import TreeConfig
+from milepost.messages.agent import ChatPart
+from milepost.messages.engine import GenerateRefused
+from milepost.messages.session import (
+    ChatRefused,
+    ChatReply,
+    ConversationAsked,
+    ConversationTold,
+    GeneratedPart,
+)
+
+TEXT = f"Let me look.\n{CALL_TEXT}"
+
+
+def parts(game: Play) -> list[ChatPart]:
+    return [tell.message for tell in game.told if isinstance(tell.message, ChatPart)]
+
+
+def sampled(game: Play, start: int, end: int) -> None:
+    request = game.open_ask()[2]
+    assert request.stream
+    token_ids = renderer().tokenizer.encode(TEXT + STOP)[start:end]
+    message = GeneratedPart(
+        request_id=request.request_id, start=start, token_ids=to_bulk(token_ids)
+    )
+    game.tell(message, "engine-0")
+
+
+def ask(game: Play, *, attempt: int = 0, known: int = 0, name: str = "g.0") -> Any:
+    asked = ConversationAsked(trajectory_id=name, attempt=attempt, known=known)
+    return game.replies[game.ask(asked)]
+
+
+def test_parts_go_to_whoever_asked_numbered_and_make_the_same_message() -> None:
+    """Over the bus as through the HTTP door; the call is whole when its text is."""
+    game = play()
+    game.open()
+    request = game.chat([QUESTION], stream="mine")
+    sampled(game, 0, 4)
+    sampled(game, 4, 9)
+    game.sample(TEXT)
+    answer = game.replies[request]
+    assert isinstance(answer, ChatReply)
+    assert [part.number for part in parts(game)] == list(range(1, len(parts(game)) + 1))
+    assert {part.stream for part in parts(game)} == {"mine"}
+    assert {tell.to for tell in game.told if isinstance(tell.message, ChatPart)} == {"agent-0"}
+    assert "".join(part.content for part in parts(game)) == answer.message["content"]
+    calls = [call for part in parts(game) for call in part.tool_calls]
+    assert calls == answer.message["tool_calls"]
+
+
+def test_a_turn_that_asks_for_no_parts_gets_none() -> None:
+    game = play()
+    game.open()
+    game.chat([QUESTION])
+    assert not game.open_ask()[2].stream
+    game.sample(TEXT)
+    assert parts(game) == []
+
+
+def test_the_conversation_is_told_once_there_is_one_and_only_what_is_new() -> None:
+    game = play()
+    game.open()
+    assert ask(game) == ConversationTold()
+    first = game.turn([QUESTION], TEXT)
+    told = ask(game)
+    assert (told.generation, told.num_turns, told.messages) == (1, 1, [QUESTION, first])
+    assert ask(game, known=1).messages == []
+    said = [QUESTION, first, tool_result("cat")]
+    second = game.turn(said, "It is a cat.")
+    assert ask(game, known=1).messages == [*said, second]
+    for other in (ask(game, attempt=1), ask(game, name="h.0")):
+        assert isinstance(other, ChatRefused)
+        assert other.kind == "unknown_session"
+
+
+def test_a_bound_and_a_fault_of_the_newest_request_are_told_until_a_turn_is_served() -> None:
+    """An agent that cannot be believed about it: its program printed a reward all the same."""
+    game = play()
+    game.open()
+    request = game.chat([QUESTION])
+    key, generate, _ = game.open_ask()
+    del game.asks[key]
+    refused = GenerateRefused(request_id="x", reason="out of memory", retry=False)
+    game.handle(Answered(key, generate.to, refused))
+    assert isinstance(game.replies[request], ChatRefused)
+    assert "out of memory" in ask(game).fault
+    game.turn([QUESTION], TEXT)
+    assert ask(game).fault == ""
+
+
+def test_of_a_tree_the_newest_branch_is_told() -> None:
+    game = play(tree=TreeConfig())
+    game.open()
+    game.turn([QUESTION], "one")
+    other = [{"role": "user", "content": "and of amy?"}]
+    second = game.turn(other, "two")
+    assert ask(game).messages == [*other, second]
