@@ -211,7 +211,7 @@ async def test_a_stranger_of_another_major_version_is_refused_in_words_and_of_a_
         for major, minor, told in ((2, 0, b"major versions differ"), (1, 9, b"RunJoined")):
             context = zmq.asyncio.Context()
             socket = context.socket(zmq.DEALER)
-            socket.linger = 0
+            socket.linger, socket.hwm = 0, 16
             socket.connect(invitation.endpoint)
             delivery = msgspec.msgpack.encode([1, 0, 1, 1, 0, 0, 20_000])
             header = [major, minor, "JoinRun", 7, 0, "stranger", 0, 1, "r1", time.time_ns()]
