@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -15,6 +15,7 @@ from milepost.actors.arrays import to_bulk
 from milepost.actors.trainer.fsdp.group import RankGroup
 from milepost.actors.trainer.fsdp.model import hugging_face_name
 from milepost.actors.trainer.fsdp.shard import ShardedPolicy, whole
+from milepost.actors.weights.bucketing import buckets_of
 from milepost.messages.bulk import Bulk
 from milepost.messages.engine import TensorSpec
 from milepost.messages.publisher import BucketReady
@@ -24,7 +25,10 @@ PROBE_SEED: Final = 20240229
 
 
 class Weights(NamedTuple):
-    """One version, cut into buckets. Copies: the optimizer may go on at once."""
+    """One version, cut into buckets. Copies: the optimizer may go on at once.
+
+    Tensors and digests are in the order of their names, buckets in that of their journey.
+    """
 
     tensors: tuple[TensorSpec, ...]
     buckets: tuple[BucketReady, ...]
@@ -60,8 +64,14 @@ def export_tensors(
 
 
 def cut_buckets(tensors: dict[str, Tensor], *, version: int, bytes_max: int) -> Weights:
-    """Buckets of at most `bytes_max` bytes in the given order; a larger tensor has its own."""
+    """Buckets of about `bytes_max` bytes, cut by `buckets_of`.
+
+    Experts are gathered from the shards of one tensor at a time, as everything is: their degree
+    is 1 here, however many ranks the engines spread them over.
+    """
     bulks = {name: tensor_bulk(tensor) for name, tensor in tensors.items()}
+    sizes = {name: bulk.nbytes for name, bulk in bulks.items()}
+    cut = buckets_of(sizes, bytes_max=bytes_max)
     buckets = tuple(
         BucketReady(
             version=version,
@@ -69,7 +79,7 @@ def cut_buckets(tensors: dict[str, Tensor], *, version: int, bytes_max: int) -> 
             names=tuple(names),
             tensors=tuple(bulks[name] for name in names),
         )
-        for index, names in enumerate(_fill(bulks, bytes_max))
+        for index, names in enumerate(cut)
     )
     specs = tuple(
         TensorSpec(name=name, dtype=bulk.dtype, shape=bulk.shape) for name, bulk in bulks.items()
@@ -93,18 +103,6 @@ def tensor_bulk(tensor: Tensor) -> Bulk:
     if tensor.dtype == torch.bfloat16:
         return to_bulk(tensor.view(torch.uint16).numpy(), name)
     return to_bulk(tensor.numpy(), name)
-
-
-def _fill(bulks: dict[str, Bulk], bytes_max: int) -> Sequence[list[str]]:
-    filled: list[list[str]] = []
-    room = 0
-    for name, bulk in bulks.items():
-        if not filled or bulk.nbytes > room:
-            filled.append([])
-            room = bytes_max
-        filled[-1].append(name)
-        room -= bulk.nbytes
-    return filled
 
 
 def probe_rows(vocabulary: int, *, rows: int = 2, length: int = 32) -> list[NDArray[np.int32]]:
