@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Final
 
 _SINCE: Final = re.compile(r"\bsince (\d+\.\d)\b")
+SHARE_S_MIN: Final = 0.2
+"""Of a shorter time than this, whoever asks twice would be told the share of asking itself."""
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
@@ -19,15 +21,17 @@ class Vitals:
         self._started_s = time.monotonic()
         self._read_s = self._started_s
         self._cpu_s = time.process_time()
+        self._share = 0.0
 
     def read(self) -> dict[str, float]:
-        """Resident memory in MiB, share of one core since the last reading, uptime in seconds."""
+        """Resident memory in MiB, share of one core in the last while, uptime in seconds."""
         now_s, cpu_s = time.monotonic(), time.process_time()
-        share = (cpu_s - self._cpu_s) / max(now_s - self._read_s, 1e-9)
-        self._read_s, self._cpu_s = now_s, cpu_s
+        if now_s - self._read_s >= SHARE_S_MIN:
+            self._share = (cpu_s - self._cpu_s) / (now_s - self._read_s)
+            self._read_s, self._cpu_s = now_s, cpu_s
         return {
             "rss_mib": round(_resident_bytes() / 2**20, 1),
-            "cpu_share": round(share, 3),
+            "cpu_share": round(self._share, 3),
             "cpu_s": round(cpu_s, 3),
             "uptime_s": round(now_s - self._started_s, 1),
         }

@@ -14,6 +14,8 @@ import math
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from heapq import nsmallest
+from typing import Final
 
 from milepost.actors.effects import Ask, Effect, Tell, Wake
 from milepost.actors.rollout.agents import AgentPool, Slot
@@ -26,6 +28,9 @@ from milepost.messages.agent import CancelEpisode, RunEpisode
 from milepost.messages.buffer import GroupAbandoned, GroupOpened
 from milepost.messages.session import AbandonTrajectory, OpenSessions, SessionSpec
 from milepost.messages.shared import Purpose, SamplingParams
+
+OLDEST_MAX: Final = 16
+"""Members that a heartbeat names."""
 
 
 @dataclass(slots=True)
@@ -335,6 +340,7 @@ class Flight:
             "queued": len(self._queue),
             "running": len(self.pool),
             "owners": self._owners(),
+            "oldest": self._oldest(),
             **{name: getattr(self.counters, name) for name in FlightCounters.__slots__},
         }
 
@@ -347,6 +353,23 @@ class Flight:
                 owner["members"] += 1
                 owner["since_s"] = min(owner["since_s"], member.since_s)
         return owners
+
+    def _oldest(self) -> list[dict[str, object]]:
+        """The members that are under way for longest, by name: where each is, and since when."""
+        found = (
+            (member.since_s, group.trajectory_id(member), member)
+            for group in self.groups.values()
+            for member in group.missing()
+        )
+        return [
+            {
+                "trajectory_id": name,
+                "stage": member.stage.value,
+                "owner": member.owner,
+                "since_s": since_s,
+            }
+            for since_s, name, member in nsmallest(OLDEST_MAX, found, key=lambda one: one[:2])
+        ]
 
     def working_on(self, *, has_credit: bool) -> str:
         """What is out, and what the next group waits for."""

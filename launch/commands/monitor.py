@@ -1,0 +1,127 @@
+"""Shows a running job on one screen: actors, queues, contracts, versions, curves, waste.
+
+RUN is the run's folder; it may be left out while exactly one run goes on under runs/. Nothing has
+to be prepared: it attaches to any run of this user on this machine, at any time, shows all that
+has happened so far, and stays when the run ends. It only reads: the run never waits for it.
+
+In a pipe, or with --plain, a line every few seconds instead of a screen, until the run ends; with
+--json one object, once. Keys: up, down and enter open what is chosen, ? explains the others.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from milepost.configs.problem import ConfigError, Problem
+from milepost.launch.attach import Unreachable, attached, find_run, print_json
+from milepost.launch.exits import Exit
+
+if TYPE_CHECKING:
+    from milepost.launch.monitor.model import Model
+    from milepost.launch.monitor.records import Records
+
+SCREEN_S: Final = 1.0
+PLAIN_S: Final = 5.0
+EVERY_S_MIN: Final = 0.2
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """RUN, --every, --plain and --json."""
+    parser.add_argument("folder", nargs="?", type=Path, metavar="RUN", help="the run's folder")
+    parser.add_argument("--run", type=Path, default=None, metavar="RUN", help="the same, by name")
+    parser.add_argument(
+        "--every",
+        type=float,
+        default=None,
+        metavar="SECONDS",
+        help=f"between two pictures, {SCREEN_S:g} on a screen and {PLAIN_S:g} in plain lines; "
+        "more is less for a slow link to carry",
+    )
+    parser.add_argument("--plain", action="store_true", help="lines instead of a screen")
+    parser.add_argument("--json", action="store_true", help="one object, once")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Find the run, then show it in the way that fits what standard output is."""
+    return attached(lambda: _run(arguments))
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    if arguments.folder is not None and arguments.run is not None:
+        what = f"RUN is named twice: {arguments.folder} and {arguments.run}"
+        raise ConfigError([Problem(what, "command line", "name it once")])
+    if arguments.every is not None and not arguments.every >= EVERY_S_MIN:
+        what = f"--every = {arguments.every:g}, less than {EVERY_S_MIN:g}"
+        raise ConfigError([Problem(what, "command line", f"set {EVERY_S_MIN:g} or more")])
+    folder, records, model = _open(arguments.folder or arguments.run)
+    if arguments.json:
+        return _print_once(folder, records, model)
+    if arguments.plain or not _is_terminal():
+        try:
+            every_s = arguments.every or PLAIN_S
+            return asyncio.run(_print_lines(folder, records, model, every_s))
+        except KeyboardInterrupt:
+            return Exit.DONE
+    # Textual takes half a second to import; nobody but a terminal has a use for it.
+    from milepost.launch.monitor.screen import show
+
+    return show(folder, records, model, arguments.every or SCREEN_S)
+
+
+def _open(named: Path | None) -> tuple[Path, Records, Model]:
+    """The folder that is meant; of a run that goes on, or of one that has ended.
+
+    Raises:
+        Unreachable: the folder holds no run.
+    """
+    from milepost.launch.monitor.model import Model
+    from milepost.launch.monitor.records import Records
+
+    folder = find_run(None).folder if named is None else named
+    records = Records.of(folder)
+    if records.run_file() is None:
+        raise Unreachable(f"{folder} holds no run: it has no .milepost/run.json")
+    return folder, records, Model(records.about())
+
+
+def _is_terminal() -> bool:
+    both = sys.stdin.isatty() and sys.stdout.isatty()
+    return both and os.environ.get("TERM", "dumb") != "dumb"
+
+
+def _print_once(folder: Path, records: Records, model: Model) -> int:
+    from milepost.launch.monitor.facts import facts_of
+    from milepost.launch.monitor.feed import look_once
+
+    asyncio.run(look_once(folder, records, model.take))
+    print_json(facts_of(model))
+    return Exit.DONE
+
+
+async def _print_lines(folder: Path, records: Records, model: Model, every_s: float) -> int:
+    from milepost.launch.monitor.feed import Feed
+    from milepost.launch.monitor.plain import PlainLines
+    from milepost.launch.monitor.updates import Wanted
+
+    lines = PlainLines(model)
+    feed = Feed(folder, records, model.take, Wanted, stay=False)
+    following = asyncio.create_task(feed.run(), name="feed")
+    await asyncio.wait({following}, timeout=1.0)
+    while not following.done():
+        _print([*lines.news(), *lines.picture()])
+        await asyncio.wait({following}, timeout=every_s)
+    reason = following.result()
+    _print([*lines.news(), *lines.ending()])
+    if reason:
+        raise Unreachable(reason)
+    return Exit.DONE
+
+
+def _print(lines: list[str]) -> None:
+    if lines:
+        print("\n".join(lines), flush=True)

@@ -1,0 +1,148 @@
+"""The files of a run, read as they grow: metrics, events, logs, how it ended. Blocking.
+
+Read from disk and not asked of the supervisor, so that a history of any length costs the run
+nothing, and is still there when the supervisor is not.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import orjson
+
+from milepost.configs.actors import BufferConfig, PublisherConfig
+from milepost.configs.load import load_topology
+from milepost.configs.run import Mode
+from milepost.launch.monitor.updates import About, Ended, Logged, Recorded
+from milepost.supervisor.cleanup.unfinished import EVENTS, METRICS, OPEN_STEP, RUN_FILE, SUMMARY
+from milepost.supervisor.logs import last_lines, log_path
+
+PIECE_BYTES: Final = 4 << 20
+"""Read at once; a long history comes in several pieces."""
+LOG_LINES: Final = 200
+
+
+class Tail:
+    """Whole lines of a JSONL file, each once; begins again when the file was written anew."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._offset = 0
+        self._inode = 0
+
+    def read(self) -> tuple[list[dict[str, Any]], bool]:
+        """New objects, and whether the file is another one than before; none without a file."""
+        try:
+            with self._path.open("rb") as file:
+                anew = self._is_another(file.fileno())
+                file.seek(self._offset)
+                data = file.read(PIECE_BYTES)
+        except FileNotFoundError:
+            return [], False
+        whole = data[: data.rfind(b"\n") + 1]
+        self._offset += len(whole)
+        return [found for each in whole.splitlines() if (found := _object(each))], anew
+
+    def _is_another(self, descriptor: int) -> bool:
+        facts = os.fstat(descriptor)
+        before, self._inode = self._inode, facts.st_ino
+        if before and (before != facts.st_ino or facts.st_size < self._offset):
+            self._offset = 0
+            return True
+        return False
+
+
+def _object(text: bytes) -> dict[str, Any] | None:
+    try:
+        found = orjson.loads(text)
+    except orjson.JSONDecodeError:
+        return None  # a disk that was full in the middle of a line
+    return found if isinstance(found, dict) else None
+
+
+@dataclass(slots=True)
+class Records:
+    """Everything that the folder of one run tells."""
+
+    folder: Path
+    metrics: Tail
+    events: Tail
+    _open_step: bytes = b""
+
+    @classmethod
+    def of(cls, folder: Path) -> Records:
+        """Of this run folder."""
+        return cls(folder, Tail(folder / METRICS), Tail(folder / EVENTS))
+
+    def about(self) -> About:
+        """What the topology of the run says.
+
+        Raises:
+            ConfigError: there is no topology.toml, or it cannot be read.
+        """
+        topology = load_topology(str(self.folder.absolute() / "topology.toml"))
+        buffer = topology.actors.buffer or BufferConfig()
+        publisher = topology.actors.publisher or PublisherConfig()
+        return About(
+            name=topology.run.name,
+            folder=str(self.folder),
+            steps=topology.run.steps,
+            engines=len(topology.names("engine")),
+            success=f"rollout/{topology.data.success_metric if topology.data else 'solved'}",
+            supervised=topology.algorithm.estimator == "sft",
+            sync=topology.run.mode is Mode.SYNC,
+            staleness_max=buffer.max_weight_staleness,
+            stale_is_corrected=buffer.staleness_policy == "correct"
+            or (buffer.staleness_policy == "pace" and buffer.late == "correct"),
+            difference_max=publisher.canary_difference_max if publisher.canary else 0.0,
+            guard_max=topology.guard.logprob_difference_max,
+        )
+
+    def read(self) -> Recorded | None:
+        """What was written since the last time; the step that is still open at the end."""
+        steps, steps_anew = self.metrics.read()
+        events, events_anew = self.events.read()
+        steps += self._still_open()
+        if not steps and not events and not (steps_anew or events_anew):
+            return None
+        return Recorded(steps=tuple(steps), events=tuple(events), anew=steps_anew or events_anew)
+
+    def _still_open(self) -> Iterator[dict[str, Any]]:
+        try:
+            text = (self.folder / OPEN_STEP).read_bytes()
+        except FileNotFoundError:
+            return
+        if text != self._open_step:
+            self._open_step = text
+            if found := _object(text):
+                yield found
+
+    def ended(self) -> Ended | None:
+        """How the run ended; None while it goes on, or when nobody has written it down yet."""
+        try:
+            found = _object((self.folder / SUMMARY).read_bytes())
+        except FileNotFoundError:
+            return None
+        facts = self.run_file()
+        # A resumed run has the summary of the life before it until it ends itself.
+        is_of_this_life = facts is None or (found or {}).get("run_id") == facts.get("run_id")
+        return Ended(summary=found) if found and is_of_this_life else None
+
+    def run_file(self) -> dict[str, Any] | None:
+        """What the supervisor said of its run when it began."""
+        try:
+            return _object((self.folder / RUN_FILE).read_bytes())
+        except FileNotFoundError:
+            return None
+
+    def log(self, actor: str) -> Logged:
+        """The end of an actor's log."""
+        try:
+            lines = last_lines(log_path(self.folder, actor), lines_max=LOG_LINES)
+        except OSError as error:
+            lines = (f"the log cannot be read: {error.strerror}",)
+        return Logged(actor=actor, lines=lines)
