@@ -191,7 +191,8 @@ def _logprobs(door: _Door, metrics: Mapping[str, float], about: About, guard: st
     else:
         any_version = metrics.get(ANY_VERSION)
         note = "" if any_version is None else f"{any_version:.2g} with older weights"
-    if any(value > limit for value, limit in judged):
+    # Not a number is not below any limit.
+    if not all(value <= limit for value, limit in judged):
         colour = Colour.RED
     if same is None and probe is None:
         return Lamp(
@@ -223,7 +224,7 @@ def _versions(door: _Door, metrics: Mapping[str, float], about: About) -> Lamp:
         words += [f"{stale} groups refused for their age"] if stale else []
         note = ", ".join(words)
     too_old = limit is not None and oldest is not None and oldest > limit
-    if coverage < 1 or (too_old and not about.stale_is_corrected):
+    if not coverage >= 1 or (too_old and not about.stale_is_corrected):
         colour = Colour.RED
     elif colour is Colour.GREEN and (
         too_old or (stale and door.is_recent(door.refusals.last_stale))

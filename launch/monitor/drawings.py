@@ -38,7 +38,7 @@ def bounds(values: Iterable[float], low: float | None, high: float | None) -> tu
     found = list(values)
     lowest = min([*found, *([] if low is None else [low])], default=0.0)
     highest = max([*found, *([] if high is None else [high])], default=1.0)
-    return lowest, highest if highest > lowest else lowest + 1.0
+    return lowest, highest if highest > lowest else lowest + max(1.0, abs(lowest))
 
 
 def curve(
@@ -106,25 +106,19 @@ def time_line(
         now_s: the right end.
         width: cells.
     """
-    if width < 1:
-        return ()
     scale = width / max(now_s - since_s, 1e-9)
-    spans: list[Span] = []
-    ends = [at_s for at_s, _ in changes[1:]] + [now_s]
-    drawn = 0
-    for (_, version), end_s in zip(changes, ends, strict=True):
-        end = min(width, round((end_s - since_s) * scale))
-        start = round((changes[0][0] - since_s) * scale) if not spans else drawn
-        if not spans and start > 0:
-            spans.append(Span("·" * min(start, width), Ink.TRACK))
-            drawn = min(start, width)
-        if end <= drawn:
-            continue
-        name = str(version)
-        room = end - drawn
-        text = f"{name:^{room}}" if len(name) <= room else " " * room
-        spans.append(Span(text, Ink.BAND if version % 2 else Ink.BAND_TOO))
-        drawn = end
-    if drawn < width:
-        spans.append(Span("·" * (width - drawn), Ink.TRACK))
-    return tuple(spans)
+
+    def cell(at_s: float) -> int:
+        return max(0, min(width, round((at_s - since_s) * scale)))
+
+    first = cell(changes[0][0]) if changes else width
+    spans = [Span("·" * first, Ink.TRACK)]
+    ends = [cell(at_s) for at_s, _ in changes[1:]] + [width]
+    drawn = first
+    for (_, version), end in zip(changes, ends, strict=False):
+        name, room = str(version), end - drawn
+        if room > 0:
+            text = f"{name:^{room}}" if len(name) < room else " " * room
+            spans.append(Span(text, Ink.BAND if version % 2 else Ink.BAND_TOO))
+            drawn = end
+    return tuple(span for span in spans if span.text)

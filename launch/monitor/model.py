@@ -6,6 +6,7 @@ all, the picture is that of what is known; all of it is bounded, however long th
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, assert_never
@@ -250,7 +251,7 @@ class Model:
     def step(self) -> int:
         """Batches trained."""
         latest = self.metrics.get(VERSION, 0.0)
-        return max(self.progress.step, int(latest))
+        return max(self.progress.step, int(latest) if math.isfinite(latest) else 0)
 
     @property
     def phase(self) -> str:
@@ -318,4 +319,6 @@ def _scores(values: dict[str, Any], text: str) -> str:
 
 
 def _is_metric(name: str, value: object) -> bool:
-    return "/" in name and isinstance(value, int | float) and not isinstance(value, bool)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return "/" in name and math.isfinite(value)

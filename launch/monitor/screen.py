@@ -135,7 +135,7 @@ class MonitorApp(App[None]):
     def __init__(self, model: Model, every_s: float) -> None:
         super().__init__()
         self.animation_level = "none"
-        self._model = model
+        self.model = model
         self._every_s = every_s
         self._is_stale = True
         self._canvas = Canvas()
@@ -149,7 +149,7 @@ class MonitorApp(App[None]):
 
     def on_mount(self) -> None:
         """Begin to listen and to draw."""
-        self.set_interval(self._every_s, self._draw_if_stale)
+        self.set_interval(self._every_s, self.draw_if_stale)
         if self.feed is not None:
             self.run_worker(self.feed.run(), name="feed", exit_on_error=True)
 
@@ -160,24 +160,24 @@ class MonitorApp(App[None]):
 
     def on_key(self, event: Key) -> None:
         """A key: another place, and a frame at once."""
-        name = event.character if event.character in {"G", "?"} else event.key
-        lines = num_lines(self._model, self.place)
-        self.place = press(self.place, name or event.key, self._model, lines)
-        self._model.trajectories.follow(self.place.wanted.trajectory)
+        lines = num_lines(self.model, self.place)
+        self.place = press(self.place, event.key, self.model, lines)
+        self.model.trajectories.follow(self.place.wanted.trajectory)
         self.draw()
 
     def take(self, update: Update) -> None:
         """Merge what the feed heard; it is shown with the next frame."""
-        self._model.take(update)
+        self.model.take(update)
         self._is_stale = True
 
     def draw(self) -> None:
         """Show this moment."""
         self._is_stale = False
         if self.place.width > 0 and self.place.height > 0:
-            self._canvas.show(view(self._model, self.place))
+            self._canvas.show(view(self.model, self.place))
 
-    def _draw_if_stale(self) -> None:
+    def draw_if_stale(self) -> None:
+        """The frame of this second, if there is anything new to show."""
         if self._is_stale:
             self.draw()
 

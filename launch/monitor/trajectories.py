@@ -98,6 +98,8 @@ class Trajectories:
     """The oldest ones, oldest first."""
     finished: deque[Finished] = field(default_factory=lambda: deque(maxlen=FINISHED_MAX))
     followed: str = ""
+    """The one that is open; it is kept, however many end after it."""
+    _kept: Finished | None = None
     life: deque[Seen] = field(default_factory=lambda: deque(maxlen=LIFE_MAX))
     num_dropped: int = 0
     """Messages that came faster than a tap copies."""
@@ -119,6 +121,7 @@ class Trajectories:
     def follow(self, name: str) -> None:
         """The life of another trajectory is shown from now on."""
         if name != self.followed:
+            _, self._kept = self.find(name)
             self.followed = name
             self.life.clear()
             self._asked.clear()
@@ -129,6 +132,7 @@ class Trajectories:
         for one in seen:
             if (found := read_finished(one)) is not None:
                 self.finished.append(found)
+                self._kept = found if found.name == self.followed else self._kept
             if self.followed and (self._answers(one) or self._concerns(one)):
                 if len(self._asked) >= LIFE_MAX:
                     self._asked.clear()
@@ -170,4 +174,6 @@ class Trajectories:
         """What is known of a trajectory."""
         flight = next((one for one in self.in_flight if one.name == name), None)
         ended = next((one for one in reversed(self.finished) if one.name == name), None)
+        if ended is None and self._kept is not None and self._kept.name == name:
+            ended = self._kept
         return flight, ended

@@ -81,6 +81,8 @@ def trajectory(model: Model, place: Place) -> list[Line]:
     width = place.width
     lines = [line(Span(clean(place.opened), Ink.STRONG), *_summary(model, flight, ended))]
     if ended is not None:
+        words = [f"{name} {value:.4g}" for name, value in sorted(ended.metrics.items())]
+        lines += wrap("   ".join(words), width, Ink.DIM) if words else []
         lines += [rule("turns", width), *_turns(ended)]
         lines += [rule("weight versions of its tokens", width), _versions(ended, width)]
         lines += [rule("certificate", width), *_certificate(ended, width)]
@@ -110,8 +112,6 @@ def _summary(model: Model, flight: Flight | None, ended: Finished | None) -> Ite
         yield Span(f"  {ended.num_sampled} of {ended.num_tokens} tokens sampled")
         if ended.num_rows > 1:
             yield Span(f", first of {ended.num_rows} rows")
-        for name, value in sorted(ended.metrics.items()):
-            yield Span(f"  {clean(name)} {value:.4g}", Ink.DIM)
     if flight is None and ended is None:
         yield Span("  neither in flight among the oldest, nor seen to end", Ink.DIM)
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import time
+
 import re
 
-from milepost.actors.vitals import for_people
+from milepost.actors.vitals import SHARE_S_MIN, Vitals, for_people
 
 
 def test_a_loop_s_clock_is_told_as_a_time_of_day_and_an_age() -> None:
@@ -17,3 +19,13 @@ def test_a_loop_s_clock_is_told_as_a_time_of_day_and_an_age() -> None:
 
 def test_words_without_a_time_stay_as_they_are() -> None:
     assert for_people("idle", 3.0) == "idle"
+
+
+def test_whoever_asks_twice_in_a_row_is_told_the_same_share() -> None:
+    """Two readers of one process ask within a millisecond; in it, asking itself is all there is."""
+    vitals = Vitals()
+    vitals._share, vitals._read_s = 0.25, time.monotonic() + 1000.0
+    assert vitals.read()["cpu_share"] == 0.25, "no time has passed since the last reading"
+    vitals._read_s = time.monotonic() - 1000.0
+    assert vitals.read()["cpu_share"] < 0.25, "a thousand seconds, and hardly any work in them"
+    assert 0 < SHARE_S_MIN < 1, "beats come once a second, and each needs a share of its own"

@@ -6,6 +6,7 @@ from unit.rollout.kit import Play, settings
 
 from milepost.actors.effects import Answered, Request, Unanswered
 from milepost.actors.rollout.bookkeeping import CompactJournal, WriteRecords
+from milepost.actors.rollout.flight import OLDEST_MAX
 from milepost.actors.rollout.ledger import Ledger
 from milepost.actors.rollout.records import Issued
 from milepost.messages.agent import CancelEpisode, RunEpisode
@@ -261,3 +262,15 @@ def test_an_episode_carries_the_address_of_its_own_session() -> None:
     play.feed(Answered(key, ask.to, SessionsOpened(addresses=urls)))
     sent = {one.trajectory_id: one.address for one in play.take(RunEpisode)}
     assert sent == dict(zip(names, urls, strict=True))
+
+
+def test_a_heartbeat_names_the_trajectories_that_are_out_for_longest() -> None:
+    """A person who asks what a run waits for wants names, and not ten thousand of them."""
+    play = Play(settings()).begin()
+    oldest = play.core.statistics()["oldest"]
+    assert isinstance(oldest, list)
+    assert 0 < len(oldest) <= OLDEST_MAX
+    assert [one["since_s"] for one in oldest] == sorted(one["since_s"] for one in oldest)
+    names = {name for name, _ in play.running()}
+    assert {one["trajectory_id"] for one in oldest if one["stage"] == "running"} <= names
+    assert all(one["owner"].startswith(("agent-", "session-", "rollout")) for one in oldest)
