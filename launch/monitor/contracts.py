@@ -190,7 +190,7 @@ def _logprobs(door: _Door, metrics: Mapping[str, float], about: About, guard: st
         note = door.refusals.last_reason["C3"]
     else:
         any_version = metrics.get(ANY_VERSION)
-        note = "" if any_version is None else f"{any_version:.2g} with older weights"
+        note = "" if any_version is None else f"{_nats(any_version)} with older weights"
     # Not a number is not below any limit.
     if not all(value <= limit for value, limit in judged):
         colour = Colour.RED
@@ -202,8 +202,13 @@ def _logprobs(door: _Door, metrics: Mapping[str, float], about: About, guard: st
         colour, note = Colour.YELLOW, "measured, but no limit is set"
     worst = max(value for value in (same, probe) if value is not None)
     most = max((limit for _, limit in judged), default=0.0)
-    figure = f"{worst:.0e}" + (f" of {most:.0e}" if most else "") + " nats"
+    figure = _nats(worst) + (f" of {_nats(most)}" if most else "") + " nats"
     return Lamp(name="C3", title="same log-probs", colour=colour, figure=figure, note=note)
+
+
+def _nats(value: float) -> str:
+    """In five characters: these differences span ten orders of magnitude."""
+    return f"{value:.0e}" if value else "0"
 
 
 def _versions(door: _Door, metrics: Mapping[str, float], about: About) -> Lamp:

@@ -64,11 +64,11 @@ def _published(model: Model, width: int) -> Line:
 
 
 def _engine(model: Model, name: str, width: int) -> Line:
-    seen = list(model.served[name])
+    (at_s, version), *later = model.served[name]
     # What was published before this monitor came: every engine of the run served it.
-    before = [change for change in model.published if change[0] < seen[0][0]]
-    changes = [*before, *(seen[1:] if before and before[-1][1] == seen[0][1] else seen)]
-    return _strip(model, name, changes, width)
+    before = [change for change in model.published if change[1] < version and change[0] < at_s]
+    begun = next((when_s for when_s, each in model.published if each == version), at_s)
+    return _strip(model, name, [*before, (min(begun, at_s), version), *later], width)
 
 
 def _strip(model: Model, name: str, changes: Sequence[tuple[float, int]], width: int) -> Line:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import time
-
 import re
+import time
 
 from milepost.actors.vitals import SHARE_S_MIN, Vitals, for_people
 
