@@ -211,12 +211,12 @@ def report(folder: Path, options: Options) -> None:
         return
     # It imports what draws, and a run that is refused has nothing to draw.
     from milepost.launch.report import report_lines, write_report
-    from milepost.launch.report.curve import DrawingFailed
+    from milepost.launch.report.picture import DrawingFailed
 
     try:
         write_report(folder)
     except DrawingFailed as error:
-        options.say(f"the curves could not be drawn: {error}")
+        options.say(f"curve.png could not be drawn: {error}")
     except OSError as error:
         options.say(f"the report could not be written: {error}")
     options.say("")

@@ -9,9 +9,9 @@ from milepost.configs.run import Mode
 from milepost.launch.accounts import account_of, token_lines
 from milepost.launch.reading import read_flow
 from milepost.launch.report import words
-from milepost.launch.report.curve import Order, draw
 from milepost.launch.report.page import page
 from milepost.launch.report.panels import panels
+from milepost.launch.report.picture import Order, draw
 from milepost.launch.report.record import Record, read_record
 from milepost.launch.report.talk import pick, text_lines
 from milepost.messages.evaluator import Transcript
@@ -24,20 +24,19 @@ def write_report(run_folder: Path) -> None:
         FileNotFoundError: no run has ended in this folder.
         ConfigError: its topology.toml cannot be read.
         msgspec.ValidationError: an evaluation or a transcript is of another shape.
-        DrawingFailed: the curves could not be drawn; the page is there, without them.
+        DrawingFailed: the picture could not be drawn; the page is there all the same.
     """
     record = read_record(run_folder)
     charts = panels(record)
     path = run_folder / "report.html"
     path.touch()  # so that the page can list itself
-    svgs: list[str] = []
     try:
         if charts:
             png = str(run_folder.absolute() / "curve.png")
-            svgs = draw(Order(title=words.headline(record), panels=charts, png=png))
+            draw(Order(title=words.headline(record), panels=charts, png=png))
     finally:
-        # Without curves, a page is still worth more than none.
-        path.write_text(page(record, svgs, _pair(record)), encoding="utf-8")
+        # The page draws its charts itself: it is whole without the picture.
+        path.write_text(page(record, charts, _pair(record)), encoding="utf-8")
 
 
 def report_lines(run_folder: Path) -> Iterator[str]:

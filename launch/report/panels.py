@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from milepost.launch.display.progress import LOSS, REWARD, STALENESS
-from milepost.launch.report.curve import Mark, Panel, Series
+from milepost.launch.report.charts import Mark, Panel, Series
 from milepost.launch.report.record import Record
 
 STEP, WALL = "step", "seconds of training"

@@ -1,43 +1,40 @@
-"""What a run left in its folder, read back: steps, evaluations, transcripts, the outcome."""
+"""What a run left in its folder, read back: steps, evaluations, transcripts, the outcome.
+
+The report at its end and `milepost view` are both made from this.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import orjson
 from msgspec import Struct, convert
 from msgspec.json import Decoder
+from msgspec.structs import replace
 
 from milepost.configs.load import load_topology
 from milepost.configs.topology import Topology
+from milepost.launch.report.steps import Step, StepsFile, read_lines
 from milepost.messages.evaluator import Evaluation, Transcript
 
 EVALUATION: Final = "evaluation"
 TRANSCRIPTS: Final = "transcripts.jsonl"
-
-
-class Step(Struct, frozen=True, kw_only=True):
-    """Metrics of one step from all their sources."""
-
-    done: int
-    """Batches trained, this one included; 0 is before the first."""
-    wall_s: float
-    """Seconds since training could begin: since the evaluation before it, else the first step."""
-    metrics: dict[str, float]
+_Stamp: TypeAlias = tuple[int, int, int]
 
 
 class Record(Struct, frozen=True, kw_only=True):
-    """A run that has ended."""
+    """A run, as far as its files tell."""
 
     folder: Path
     topology: Topology
     summary: dict[str, Any]
+    """Empty while it goes on."""
     steps: tuple[Step, ...]
     evaluations: tuple[Evaluation, ...]
     """In order of their versions' evaluation."""
-    transcripts: tuple[Transcript, ...]
+    transcripts: tuple[Transcript, ...] = ()
 
     @property
     def before(self) -> Evaluation | None:
@@ -71,45 +68,83 @@ class Record(Struct, frozen=True, kw_only=True):
         return [(s.done, s.wall_s, s.metrics[name]) for s in self.steps if name in s.metrics]
 
 
+class RunFiles:
+    """The files of one run, each read again only when it has changed.
+
+    Args:
+        folder: of the run.
+        names: metrics that are kept in memory; None for all of them.
+    """
+
+    def __init__(self, folder: Path, names: Collection[str] | None = None) -> None:
+        self.folder = folder
+        self.steps = StepsFile(folder / "metrics.jsonl", names)
+        self._read: dict[str, tuple[_Stamp | None, Any]] = {}
+
+    def record(self) -> Record:
+        """The run as of now, without its transcripts.
+
+        Raises:
+            ConfigError: there is no topology.toml, or it cannot be read.
+            msgspec.ValidationError: an evaluation is of another shape.
+        """
+        return Record(
+            folder=self.folder,
+            topology=self.topology,
+            summary=self.summary,
+            steps=tuple(self.steps.read()),
+            evaluations=self._fresh("events.jsonl", lambda path: tuple(_read_evaluations(path))),
+        )
+
+    @property
+    def topology(self) -> Topology:
+        """What the run was told; raises as `record`."""
+        topology: Topology = self._fresh(
+            "topology.toml", lambda path: load_topology(str(path.absolute()))
+        )
+        return topology
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        """How it ended; empty while it goes on, or when nobody could write it."""
+        summary: dict[str, Any] = self._fresh("summary.json", _read_summary)
+        return summary
+
+    def _fresh(self, name: str, read: Callable[[Path], Any]) -> Any:
+        path = self.folder / name
+        stamp = _stamp(path)
+        if name not in self._read or self._read[name][0] != stamp:
+            self._read[name] = stamp, read(path)
+        return self._read[name][1]
+
+
 def read_record(folder: Path) -> Record:
-    """Read a run's folder.
+    """Read the folder of a run that has ended.
 
     Raises:
-        FileNotFoundError: no summary.json or topology.toml: no run has ended here.
+        FileNotFoundError: no summary.json: no run has ended here.
         ConfigError: topology.toml cannot be read.
         msgspec.ValidationError: an evaluation or a transcript is of another shape.
     """
-    summary = orjson.loads((folder / "summary.json").read_bytes())
-    return Record(
-        folder=folder,
-        topology=load_topology(str(folder.absolute() / "topology.toml")),
-        summary=summary,
-        steps=tuple(steps_of(read_lines(folder / "metrics.jsonl"))),
-        evaluations=tuple(_read_evaluations(folder / "events.jsonl")),
-        transcripts=tuple(_read_transcripts(folder / TRANSCRIPTS)),
-    )
+    files = RunFiles(folder)
+    if not files.summary:
+        raise FileNotFoundError(f"no summary.json in {folder}: no run has ended here")
+    return replace(files.record(), transcripts=tuple(_read_transcripts(folder / TRANSCRIPTS)))
 
 
-def read_lines(path: Path) -> Iterator[dict[str, Any]]:
-    """Objects of a JSONL file; a last line that a killed run left half written is skipped."""
+def _stamp(path: Path) -> _Stamp | None:
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return None
+    return found.st_ino, found.st_size, found.st_mtime_ns
+
+
+def _read_summary(path: Path) -> dict[str, Any]:
     if not path.is_file():
-        return
-    for line in path.read_bytes().splitlines(keepends=True):
-        if line.endswith(b"\n") and line.strip():
-            yield orjson.loads(line)
-
-
-def steps_of(lines: Iterator[dict[str, Any]]) -> Iterator[Step]:
-    """One `Step` for each object; its time counts from the first one's."""
-    start: float | None = None
-    for line in lines:
-        start = float(line["time"]) if start is None else start
-        values = {name: float(value) for name, value in line.items() if _is_metric(name, value)}
-        yield Step(done=int(line["step"]), wall_s=float(line["time"]) - start, metrics=values)
-
-
-def _is_metric(name: str, value: object) -> bool:
-    return "/" in name and isinstance(value, int | float) and not isinstance(value, bool)
+        return {}
+    summary: dict[str, Any] = orjson.loads(path.read_bytes())
+    return summary
 
 
 def _read_evaluations(path: Path) -> Iterator[Evaluation]:

@@ -28,9 +28,9 @@ def table(record: Record) -> list[Row]:
     """Success and reward on held-out prompts, before and after; empty without an evaluation."""
     rows: list[Row] = []
     for way in ("sampled", "greedy"):
-        old, new = _score(record.before, way), _score(record.after, way)
+        old, new = score(record.before, way), score(record.after, way)
         rows.append(Row(f"solved, {way}", _success(old), _success(new)))
-        was, now = (score.success_by_category if score else {} for score in (old, new))
+        was, now = (one.success_by_category if one else {} for one in (old, new))
         rows += [
             Row(category, was.get(category), now.get(category), indented=True)
             for category in sorted({*was, *now})
@@ -47,7 +47,8 @@ def _reward(score: Score | None) -> float | None:
     return score.reward if score else None
 
 
-def _score(evaluation: Evaluation | None, way: str) -> Score | None:
+def score(evaluation: Evaluation | None, way: str) -> Score | None:
+    """Of the sampled or the greedy episodes of an evaluation."""
     if evaluation is None:
         return None
     return evaluation.sampled if way == "sampled" else evaluation.greedy

@@ -13,9 +13,10 @@ import pytest
 from milepost.configs.dump import dump_topology
 from milepost.configs.load import load_topology
 from milepost.launch.report import write_report
-from milepost.launch.report.curve import DrawingFailed, Order, Panel, Series, draw, smooth
+from milepost.launch.report.charts import Panel, Series
 from milepost.launch.report.page import page
 from milepost.launch.report.panels import panels
+from milepost.launch.report.picture import DrawingFailed, Order, draw
 from milepost.launch.report.record import read_record
 from milepost.messages.evaluator import Transcript
 
@@ -127,8 +128,3 @@ def test_a_curve_that_cannot_be_drawn_says_why(tmp_path: Path) -> None:
     order = Order(title="t", panels=[panel], png=str(tmp_path / "c.png"))
     with pytest.raises(DrawingFailed, match=r"exit code 1: .*must have same first dimension"):
         draw(order)
-
-
-def test_smoothing_looks_back_only() -> None:
-    assert smooth([0.0, 2.0, 4.0, 6.0], width=2) == [0.0, 1.0, 3.0, 5.0]
-    assert smooth([]) == []

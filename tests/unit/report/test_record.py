@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from milepost.launch.report.record import read_lines, read_record, steps_of
+from milepost.launch.report.record import read_record
+from milepost.launch.report.steps import read_lines, steps_of
 
 
 def line(step: int, time: float, **metrics: Any) -> dict[str, Any]:

@@ -1,55 +1,27 @@
-"""The curves of a run as PNG and SVG, drawn by matplotlib in a process of its own.
+"""The charts of a run as PNG, drawn by matplotlib in a process of its own.
 
 Nothing in `launch` may load numpy, and matplotlib does. Run as `python -P -m
-milepost.launch.report.curve`, this file is the process that draws: its order comes on stdin, the
-SVG of each panel goes to stdout.
+milepost.launch.report.picture`, this file is the process that draws: its order comes on stdin.
 """
 
 from __future__ import annotations
 
-import io
 import subprocess
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 from msgspec import Struct
 
+from milepost.launch.report.charts import RAW_MIN, Mark, Panel, smooth
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 DRAW_S: Final = 60.0
-SMOOTH_STEPS: Final = 5
 INK, PALE = "#1d2330", "#8a93a6"
 COLORS: Final = ("#2563c9", "#c2571a", "#0f7b63")
-
-
-class Series(Struct, frozen=True, kw_only=True):
-    """One line of a panel."""
-
-    name: str
-    x: list[float]
-    y: list[float]
-
-
-class Mark(Struct, frozen=True, kw_only=True):
-    """One point with words: an evaluation."""
-
-    name: str
-    x: float
-    y: float
-
-
-class Panel(Struct, frozen=True, kw_only=True):
-    """One chart."""
-
-    title: str
-    x_name: str
-    series: list[Series]
-    marks: list[Mark] = []
-    unit: bool = False
-    """Values lie between 0 and 1."""
 
 
 class Order(Struct, frozen=True, kw_only=True):
@@ -64,15 +36,15 @@ class DrawingFailed(RuntimeError):
     """The drawing process ended without a picture; the text is its last words."""
 
 
-def draw(order: Order) -> list[str]:
-    """Write the PNG and return the SVG of each panel.
+def draw(order: Order) -> None:
+    """Write the PNG.
 
     Raises:
         DrawingFailed: matplotlib failed, or took longer than `DRAW_S`.
     """
     try:
         done = subprocess.run(
-            [sys.executable, "-P", "-m", "milepost.launch.report.curve"],
+            [sys.executable, "-P", "-m", "milepost.launch.report.picture"],
             input=msgspec.json.encode(order),
             capture_output=True,
             timeout=DRAW_S,
@@ -83,13 +55,6 @@ def draw(order: Order) -> list[str]:
     if done.returncode:
         last = done.stderr.decode(errors="replace").strip().splitlines()[-3:]
         raise DrawingFailed(f"exit code {done.returncode}: {' / '.join(last)}")
-    return msgspec.json.decode(done.stdout, type=list[str])
-
-
-def smooth(values: Sequence[float], width: int = SMOOTH_STEPS) -> list[float]:
-    """Mean over the last `width` values."""
-    windows = (values[max(0, end - width) : end] for end in range(1, len(values) + 1))
-    return [sum(window) / len(window) for window in windows]
 
 
 # ---- the drawing process -----------------------------------------------------------------
@@ -110,14 +75,9 @@ def main() -> None:
             "axes.labelcolor": INK,
             "xtick.color": INK,
             "ytick.color": INK,
-            "svg.fonttype": "none",
-            "svg.hashsalt": "milepost",
         }
     )
-    order = msgspec.json.decode(sys.stdin.buffer.read(), type=Order)
-    _write_png(order)
-    svgs = [_svg(panel) for panel in order.panels]
-    sys.stdout.buffer.write(msgspec.json.encode(svgs))
+    _write_png(msgspec.json.decode(sys.stdin.buffer.read(), type=Order))
 
 
 def _write_png(order: Order) -> None:
@@ -131,17 +91,6 @@ def _write_png(order: Order) -> None:
     figure.savefig(order.png, dpi=160, facecolor="white")
 
 
-def _svg(panel: Panel) -> str:
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(4.8, 3.3), layout="constrained")
-    _draw_panel(_axes(figure, 1)[0], panel)
-    out = io.StringIO()
-    figure.savefig(out, format="svg", transparent=True, metadata={"Date": None})
-    text = out.getvalue()
-    return text[text.index("<svg") :]
-
-
 def _axes(figure: Any, count: int) -> list[Axes]:
     grid: list[list[Axes]] = figure.subplots(1, count, squeeze=False).tolist()
     return grid[0]
@@ -153,7 +102,7 @@ def _draw_panel(axes: Axes, panel: Panel) -> None:
     axes.grid(visible=True, axis="y", color="#e3e6ec", linewidth=0.8)
     axes.set_axisbelow(True)
     for color, series in zip(COLORS, panel.series, strict=False):
-        raw = len(series.x) > 3 * SMOOTH_STEPS
+        raw = len(series.x) > RAW_MIN
         if raw:
             axes.plot(series.x, series.y, color=color, alpha=0.25, linewidth=1)
         line = smooth(series.y) if raw else series.y

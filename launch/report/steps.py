@@ -1,0 +1,134 @@
+"""metrics.jsonl, read as it grows: each look reads only what was added since the last one."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import orjson
+from msgspec import Struct
+
+TAIL_BYTES: Final = 1 << 16
+"""Enough for the last few objects of any run."""
+
+
+class Step(Struct, frozen=True, kw_only=True):
+    """Metrics of one step from all their sources."""
+
+    done: int
+    """Batches trained, this one included; 0 is before the first."""
+    wall_s: float
+    """Seconds since training could begin: since the evaluation before it, else the first step."""
+    metrics: dict[str, float]
+
+
+class StepsFile:
+    """One metrics.jsonl.
+
+    Args:
+        path: need not exist yet.
+        names: metrics that are kept in memory; None for all of them.
+    """
+
+    def __init__(self, path: Path, names: Collection[str] | None = None) -> None:
+        self._path = path
+        self._names = None if names is None else frozenset(names)
+        self._forget()
+
+    def _forget(self) -> None:
+        self._steps: list[Step] = []
+        self._places: dict[int, tuple[int, int]] = {}
+        self._start_s: float | None = None
+        self._end = 0
+        self._file = 0
+
+    def read(self) -> list[Step]:
+        """Every step so far, in the order of the file.
+
+        A resumed run takes steps out again, by a new file: that one is read from its beginning. A
+        last line that is not whole yet is left for the next look.
+        """
+        try:
+            found = self._path.stat()
+        except FileNotFoundError:
+            self._forget()
+            return []
+        if found.st_ino != self._file or found.st_size < self._end:
+            self._forget()
+            self._file = found.st_ino
+        if found.st_size > self._end:
+            with self._path.open("rb") as file:
+                file.seek(self._end)
+                for line in file:
+                    if not line.endswith(b"\n"):
+                        break
+                    self._take(line)
+        return self._steps
+
+    def whole(self, done: int) -> dict[str, float]:
+        """Every metric of one step, as the last `read` found it; empty without such a step."""
+        place = self._places.get(done)
+        if place is None:
+            return {}
+        with self._path.open("rb") as file:
+            file.seek(place[0])
+            return metrics_of(orjson.loads(file.read(place[1])))
+
+    def _take(self, line: bytes) -> None:
+        start, self._end = self._end, self._end + len(line)
+        if not line.strip():
+            return
+        fields = orjson.loads(line)
+        if self._start_s is None:
+            self._start_s = float(fields["time"])
+        step = _step(fields, self._start_s, self._names)
+        self._steps.append(step)
+        self._places[step.done] = start, len(line)
+
+
+def read_lines(path: Path) -> Iterator[dict[str, Any]]:
+    """Objects of a JSONL file; a last line that a killed run left half written is skipped."""
+    if path.is_file():
+        yield from _objects(path.read_bytes())
+
+
+def last_lines(path: Path) -> list[dict[str, Any]]:
+    """The last objects of a JSONL file, however long it is; empty when there are none."""
+    if not path.is_file():
+        return []
+    with path.open("rb") as file:
+        size = file.seek(0, 2)
+        start = max(0, size - TAIL_BYTES)
+        file.seek(start)
+        tail = file.read(TAIL_BYTES)
+    whole = tail if start == 0 else tail.partition(b"\n")[2]
+    return list(_objects(whole))
+
+
+def _objects(text: bytes) -> Iterator[dict[str, Any]]:
+    for line in text.splitlines(keepends=True):
+        if line.endswith(b"\n") and line.strip():
+            yield orjson.loads(line)
+
+
+def steps_of(lines: Iterable[dict[str, Any]]) -> Iterator[Step]:
+    """One `Step` for each object; its time counts from the first one's."""
+    start_s: float | None = None
+    for line in lines:
+        start_s = float(line["time"]) if start_s is None else start_s
+        yield _step(line, start_s, None)
+
+
+def metrics_of(line: dict[str, Any]) -> dict[str, float]:
+    """The metrics in one object that have a value."""
+    return {name: float(value) for name, value in line.items() if _is_metric(name, value)}
+
+
+def _step(line: dict[str, Any], start_s: float, names: frozenset[str] | None) -> Step:
+    metrics = metrics_of(line if names is None else {n: line[n] for n in names if n in line})
+    return Step(done=int(line["step"]), wall_s=float(line["time"]) - start_s, metrics=metrics)
+
+
+def _is_metric(name: str, value: object) -> bool:
+    return "/" in name and isinstance(value, int | float) and not isinstance(value, bool)
