@@ -19,6 +19,7 @@ import uvloop
 
 from milepost.actors.context import ActorContext
 from milepost.actors.lifeline import tie_to_parent
+from milepost.actors.recorder.recorder import Recorder
 from milepost.actors.shell import ActorFailed
 from milepost.configs.spec import ActorSpec
 from milepost.messages.bus import Bus, BusLimits
@@ -59,10 +60,13 @@ def main() -> NoReturn:
         uvloop.run(_live(spec))
     except ActorFailed as error:
         # A reason that it gave itself; the place in our code where that is raised tells nothing.
-        sys.stderr.write(f"{error}\n")
+        sys.stderr.write(f"{_story(error)}{error}\n")
         code = EXIT_FAILED
-    except Exception:  # noqa: BLE001 - the top of this process: the log gets the reason
+    except Exception as error:  # noqa: BLE001 - the top of this process: the log gets the reason
         traceback.print_exc()
+        if _story(error):
+            # The last line of a log is what the supervisor takes for the reason.
+            sys.stderr.write(f"{type(error).__name__}: {error}\n")
         code = EXIT_FAILED
     # Everything is closed. Tearing an interpreter with torch in it down takes seconds, for nothing.
     sys.stdout.flush()
@@ -71,6 +75,7 @@ def main() -> NoReturn:
 
 
 async def _live(spec: ActorSpec) -> None:
+    recorder = Recorder.open(spec)
     bus = await Bus.open(
         name=spec.actor,
         incarnation=spec.incarnation,
@@ -80,7 +85,7 @@ async def _live(spec: ActorSpec) -> None:
         secret_key=spec.secret_key,
         listen_fd=spec.listen_fd,
     )
-    context = ActorContext(spec, bus)
+    context = ActorContext(spec, bus, recorder)
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, context.stopping.set)
     # Ctrl-C in a terminal reaches the whole foreground group; only the supervisor decides.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -95,6 +100,13 @@ async def _live(spec: ActorSpec) -> None:
         await run(context)
     finally:
         await bus.close(deadline_s=CLOSE_S)
+        if recorder is not None:
+            recorder.close()
+
+
+def _story(error: BaseException) -> str:
+    """What the recorder noted with it; empty when there is nothing."""
+    return "".join(getattr(error, "__notes__", ()))
 
 
 async def _greet(spec: ActorSpec, bus: Bus) -> None:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from milepost.actors.effects import Core, Event, Work
+    from milepost.actors.recorder.recorder import Recorder
     from milepost.configs.spec import ActorSpec
     from milepost.configs.topology import Topology
     from milepost.messages.bus import Bus
@@ -26,10 +27,12 @@ class ActorContext:
     Attributes:
         spec: what the supervisor handed this process.
         bus: the open bus; the shell owns its `receive`.
+        recorder: writes down what the core is told and decides.
     """
 
     spec: ActorSpec
     bus: Bus
+    recorder: Recorder | None = None
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
     _shell: Shell | None = None
     _loop: asyncio.AbstractEventLoop | None = None

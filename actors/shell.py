@@ -8,8 +8,8 @@ comes back as an event, so a handler always finishes and its assertions hold thr
 from __future__ import annotations
 
 import asyncio
-import time
 from dataclasses import asdict
+from functools import partial
 from typing import TYPE_CHECKING
 
 from milepost.actors.effects import (
@@ -31,18 +31,27 @@ from milepost.actors.effects import (
     WorkDone,
 )
 from milepost.actors.gpu import GpuFigures
+from milepost.actors.hold import Hold, Told
+from milepost.actors.recorder.desk import RecorderDesk
 from milepost.actors.stacks import all_stacks
 from milepost.actors.vitals import Vitals, for_people
 from milepost.messages.bus import Unanswered as NoAnswer
 from milepost.messages.bus import Undelivered
 from milepost.messages.supervisor import (
     Begin,
+    Drain,
+    EventReported,
+    FreezeRequested,
     Heartbeat,
     PeerRestarted,
+    PinRequested,
     Ready,
+    RecorderRead,
+    Refused,
     Stacks,
     StacksRequested,
     TapRead,
+    ThawRequested,
 )
 
 if TYPE_CHECKING:
@@ -53,6 +62,7 @@ if TYPE_CHECKING:
     from milepost.messages.shared import Message
 
 HEARTBEAT_S = 1.0
+NOT_BEGUN = Refused(reason="it has not begun")
 
 
 class ActorFailed(RuntimeError):
@@ -91,6 +101,14 @@ class Shell:
         self._num_events = 0
         self._vitals = Vitals()
         self._gpus = GpuFigures.of(context.spec)
+        self._recorder = RecorderDesk(context.recorder, self._loop)
+        self._hold = Hold(
+            context.name,
+            context.topology.system,
+            later=self._loop.call_later,
+            report=self._report,
+            resume=self._resume,
+        )
 
     async def run(self, facts: dict[str, object]) -> None:
         """Say READY, wait for BEGIN, then serve until `stop`.
@@ -113,6 +131,7 @@ class Shell:
         finally:
             if self._gpus is not None:
                 self._gpus.close()
+            self._hold.close()
             for handle in self._timers.values():
                 handle.cancel()
             for task in (*tasks, *self._works.values()):
@@ -126,7 +145,7 @@ class Shell:
 
     def feed(self, event: Event) -> None:
         """Hand the core one event, from the event loop's own thread."""
-        self._handle(event)
+        self._handle(Told(event))
 
     # ---- I/O to events -------------------------------------------------------------------
 
@@ -147,6 +166,16 @@ class Shell:
                     self._bus.reply(incoming, Stacks(text=all_stacks()))
                 case TapRead():
                     self._bus.reply(incoming, self._bus.read_tap(incoming.message))
+                case RecorderRead() | PinRequested():
+                    self._recorder.answer(incoming.message, partial(self._bus.reply, incoming))
+                case FreezeRequested(seconds=seconds):
+                    answer = self._hold.freeze(seconds) if self._begun else NOT_BEGUN
+                    self._bus.reply(incoming, answer)
+                case ThawRequested():
+                    self._bus.reply(incoming, self._hold.thaw("milepost thaw"))
+                case Drain():
+                    self._hold.thaw("the run drains")
+                    self._meet(incoming)
                 case _:
                     self._meet(incoming)
 
@@ -161,7 +190,7 @@ class Shell:
         if self._begun:
             return
         self._begun = True
-        self._guarded(self._core.start)
+        self._decide(Told(None))
         waiting, self._waiting = self._waiting, []
         for incoming in waiting:
             self._deliver(incoming)
@@ -171,26 +200,41 @@ class Shell:
         if incoming.wants_reply:
             request = Request(incoming.source, incoming.message_id)
             self._requests[request] = incoming
-        self._cause = incoming.message_id
-        self._handle(Received(incoming.source, incoming.message, request))
-        self._cause = 0
+        event = Received(incoming.source, incoming.message, request)
+        self._handle(Told(event, incoming.message_id, incoming.cause))
 
-    def _handle(self, event: Event) -> None:
-        if not isinstance(event, Woken):
+    def _handle(self, told: Told) -> None:
+        if self._ended.done():
+            return
+        if self._hold.is_on:
+            self._hold.keep(told)
+            return
+        if not isinstance(told.event, Woken):
             # A timer alone is no progress: an actor that only polls counts as stalled.
             self._num_events += 1
-        if not self._ended.done():
-            self._guarded(lambda now_s: self._core.handle(event, now_s))
+        self._decide(told)
 
-    def _guarded(self, decide: Callable[[float], list[Effect]]) -> None:
+    def _decide(self, told: Told) -> None:
+        core, event, now_s = self._core, told.event, self._hold.now_s()
+        effects: list[Effect] = []
+        sent: list[int] = []
+        # What it leads to carries its id; without one, what it follows from itself.
+        self._cause = told.message_id or told.cause
+        failure: Exception | None = None
         try:
-            for effect in decide(time.monotonic()):
-                self._carry_out(effect)
+            effects = core.start(now_s) if event is None else core.handle(event, now_s)
+            for effect in effects:
+                sent.append(self._carry_out(effect))  # noqa: PERF401 - a failure keeps the rest
         except Exception as error:  # noqa: BLE001 - the one place where an actor's failure ends it
-            self._fail(error)
+            failure = error
+        self._cause = 0
+        self._recorder.record(told, now_s, effects, sent, failure)
+        if failure is not None:
+            self._fail(failure)
 
     def _fail(self, error: BaseException) -> None:
         if not self._ended.done():
+            self._recorder.failed(error)
             self._ended.set_exception(error)
 
     def _task_ended(self, task: asyncio.Task[None]) -> None:
@@ -199,7 +243,8 @@ class Shell:
 
     # ---- effects to I/O ------------------------------------------------------------------
 
-    def _carry_out(self, effect: Effect) -> None:
+    def _carry_out(self, effect: Effect) -> int:
+        """Do it; the id of the message that was sent, or 0."""
         match effect:
             case Tell():
                 self._tell(effect)
@@ -207,14 +252,18 @@ class Shell:
                 self._ask(effect)
             case Reply():
                 incoming = self._requests.pop(effect.request, None)
-                if incoming is not None:
-                    self._bus.reply(incoming, effect.message)
+                if incoming is None:
+                    return 0
+                self._bus.reply(incoming, effect.message)
             case Wake():
                 self._wake(effect)
+                return 0
             case Fail():
                 raise ActorFailed(effect.reason)
             case _:
                 self._work(effect)
+                return 0
+        return self._bus.sent_id
 
     def _tell(self, effect: Tell) -> None:
         deadline_s = effect.deadline_s or self._timeouts.tell_s
@@ -226,7 +275,7 @@ class Shell:
             if (error := done.exception()) is not None:
                 self._undelivered(effect.key, effect.to, error)
             elif effect.confirm:
-                self._handle(Taken(effect.key))
+                self._handle(Told(Taken(effect.key)))
 
         sent.add_done_callback(told)
 
@@ -241,13 +290,14 @@ class Shell:
                 self._undelivered(effect.key, effect.to, error)
                 return
             incoming = done.result()
-            self._handle(Answered(effect.key, incoming.source, incoming.message))
+            event = Answered(effect.key, incoming.source, incoming.message)
+            self._handle(Told(event, incoming.message_id, incoming.cause))
 
         answer.add_done_callback(answered)
 
     def _undelivered(self, key: str, to: str, error: BaseException) -> None:
         if isinstance(error, NoAnswer | Undelivered):
-            self._handle(Unanswered(key, to, str(error)))
+            self._handle(Told(Unanswered(key, to, str(error))))
         else:
             self._fail(error)
 
@@ -256,21 +306,24 @@ class Shell:
             old.cancel()
 
         def woken() -> None:
+            if self._hold.is_on:
+                self._hold.keep_wake(effect)
+                return
             # The loop counts whole milliseconds, from when it last looked at the clock: it may be
             # early, and whoever is woken before the time finds nothing due and waits for ever.
-            if (left_s := effect.at_s - time.monotonic()) > 0:
+            if (left_s := effect.at_s - self._hold.now_s()) > 0:
                 self._timers[effect.key] = self._loop.call_later(left_s, woken)
                 return
             del self._timers[effect.key]
-            self._handle(Woken(effect.key))
+            self._handle(Told(Woken(effect.key)))
 
-        delay_s = max(0.0, effect.at_s - time.monotonic())
+        delay_s = max(0.0, effect.at_s - self._hold.now_s())
         self._timers[effect.key] = self._loop.call_later(delay_s, woken)
 
     def _work(self, work: Work) -> None:
         assert self._perform is not None, f"{self._context.name} has no hands for {work}"
         assert work.key not in self._works, f"work {work.key} is already being done"
-        perform = self._perform
+        perform, cause = self._perform, self._cause
 
         async def do() -> None:
             try:
@@ -282,9 +335,22 @@ class Shell:
             except BaseException as error:  # noqa: BLE001
                 done = WorkDone(work.key, None, f"{type(error).__name__}: {error}")
             del self._works[work.key]
-            self._handle(done)
+            self._handle(Told(done, cause=cause))
 
         self._works[work.key] = self._loop.create_task(do(), name=work.key)
+
+    # ---- being held ------------------------------------------------------------------------
+
+    def _resume(self, kept: list[Told], wakes: list[Wake]) -> None:
+        for wake in wakes:
+            self._wake(wake)
+        for told in kept:
+            self._handle(told)
+
+    def _report(self, kind: str, text: str) -> None:
+        event = EventReported(source=self._context.name, kind=kind, text=text)
+        sent = self._bus.tell("supervisor", event, deadline_s=self._timeouts.tell_s)
+        sent.add_done_callback(_ignore_undelivered)
 
     # ---- heartbeat -----------------------------------------------------------------------
 
@@ -300,14 +366,16 @@ class Shell:
         sent.add_done_callback(_ignore_undelivered)
 
     def _heartbeat(self) -> Message:
+        if not self._begun:
+            state, words = "ready", "waits for begin"
+        elif self._hold.is_on:
+            state, words = "frozen", self._hold.words()
+        else:
+            state, words = "running", for_people(self._core.working_on(), self._hold.now_s())
         return Heartbeat(
             actor=self._context.name,
-            state="running" if self._begun else "ready",
-            working_on=(
-                for_people(self._core.working_on(), self._loop.time())
-                if self._begun
-                else "waits for begin"
-            ),
+            state=state,
+            working_on=words,
             progress=self._num_events,
             statistics={
                 **self._vitals.read(),
@@ -315,6 +383,7 @@ class Shell:
                 "bus": asdict(self._bus.statistics()),
                 "open_requests": len(self._requests),
                 "works": sorted(self._works),
+                **self._recorder.statistics(),
                 **self._core.statistics(),
             },
         )

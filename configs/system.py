@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
+
+from msgspec import Meta
 
 from milepost.configs.base import Config, Positive, PositiveFloat
 
@@ -39,6 +41,20 @@ class BusConfig(Config, kw_only=True):
     """Payloads larger than this travel in shared memory between processes of one host."""
 
 
+class RecorderConfig(Config, kw_only=True):
+    """`[system.recorder]`: what each actor writes down of what it receives and decides."""
+
+    enabled: bool = True
+    ring_bytes: Annotated[int, Meta(ge=1 << 16, le=1 << 32)] = 4 << 20
+    """Of the last lines of each actor, in `RUN/recorder`; about 20,000. They outlive `kill -9`."""
+    payloads: bool = False
+    """Keep the content of every message and result, too: for `milepost replay`."""
+    payload_bytes_max: Positive = 1 << 30
+    """Of each actor. What comes later is not kept, and cannot be replayed."""
+    pins_max: Positive = 8
+    """Copies of a ring that nothing overwrites: of each actor, after failures and on request."""
+
+
 class SystemConfig(Config, kw_only=True):
     """`[system]`"""
 
@@ -52,3 +68,4 @@ class SystemConfig(Config, kw_only=True):
     """Address of this machine that tcp mailboxes are bound to, and that peers connect to."""
     timeouts: TimeoutsConfig = TimeoutsConfig()
     bus: BusConfig = BusConfig()
+    recorder: RecorderConfig = RecorderConfig()

@@ -216,6 +216,81 @@ class Tapped(Message, kw_only=True):
     """This read opened the tap: nothing was copied before it."""
 
 
+class RecorderRead(Message, kw_only=True):
+    """Asks an actor for what its flight recorder holds about a trajectory or group.
+
+    Answered with `RecorderLines` or `Refused`.
+    """
+
+    actor: str
+    about: str
+    bytes_max: NonNegative = 1 << 18
+    """Of the lines of one answer; the latest ones are kept."""
+
+
+class RecorderLines(Message, kw_only=True):
+    """Answer to `RecorderRead`."""
+
+    about: dict[str, Any]
+    """Of the recording: actor, incarnation, host, ..."""
+    lines: list[bytes]
+    """`milepost.actors.recorder.lines`, oldest first."""
+    left_out: NonNegative = 0
+    """Older lines that found no room in this answer."""
+    reaches_back: bool = True
+    """The recording still holds its first line."""
+
+
+class PinRequested(Message, kw_only=True):
+    """Write the flight recorder to a file that nothing overwrites; answered with `Pinned`."""
+
+    reason: str
+    actor: str = ""
+    """Empty: every actor of the run."""
+
+
+class Pinned(Message, kw_only=True):
+    """Answer to `PinRequested`."""
+
+    files: list[str]
+    refused: list[str] = []
+    """Actors that did not, each with its reason."""
+
+
+class FreezeRequested(Message, kw_only=True):
+    """Hold these actors: nothing is decided until they thaw. Answered with `Frozen` or `Refused`.
+
+    Work in progress goes on; its results wait, as all messages do.
+    """
+
+    actors: tuple[str, ...] = ()
+    """Empty: every actor of the run."""
+    seconds: NonNegative = 0
+    """After which each thaws by itself; 0: as long as the run's deadlines allow."""
+
+
+class Frozen(Message, kw_only=True):
+    """Answer to `FreezeRequested`."""
+
+    actors: tuple[str, ...]
+    seconds: float
+    refused: list[str] = []
+    """Actors that are not held, each with its reason."""
+
+
+class ThawRequested(Message, kw_only=True):
+    """Let held actors go on; answered with `Thawed`."""
+
+    actors: tuple[str, ...] = ()
+    """Empty: every actor of the run."""
+
+
+class Thawed(Message, kw_only=True):
+    """Answer to `ThawRequested`: these were held, and are not any more."""
+
+    actors: tuple[str, ...]
+
+
 class ResourceTaken(Message, kw_only=True):
     """An actor holds something outside its process that must not outlive the run (a sandbox)."""
 
@@ -246,6 +321,10 @@ SupervisorInbox: TypeAlias = (
     | ActorStacksRequested
     | LogRequested
     | TapRead
+    | RecorderRead
+    | PinRequested
+    | FreezeRequested
+    | ThawRequested
     | ResourceTaken
     | ResourceReleased
 )

@@ -173,6 +173,11 @@ class Bus:
             raise BusClosed(self._closed)
         return self._links.submit(Kind.ASK, to, message, deadline_s, cause)
 
+    @property
+    def sent_id(self) -> int:
+        """Id of what `tell`, `ask` or `reply` sent last; a reply that changes nothing has none."""
+        return self._host.last_id
+
     # ---- receiving -----------------------------------------------------------------------
 
     async def receive(self) -> Incoming:

@@ -41,13 +41,20 @@ class Host:
     """A new incarnation of this peer was heard."""
     copy: Callable[[str, str, Kind, Frames, bool], None] | None = None
     """(peer, type, kind, frames from the header on, outgoing): set while somebody taps this bus."""
-    ids: count[int] = field(init=False)
+    last_id: int = 0
+    """Of the last message of ours."""
+    _ids: count[int] = field(init=False)
 
     def __post_init__(self) -> None:
         """Give this incarnation 2^40 message ids that no other one of the run has."""
         key = f"{self.run_id}/{self.name}/{self.incarnation}".encode()
         prefix = int.from_bytes(blake2b(key, digest_size=4).digest(), "big") >> 9
-        self.ids = count((prefix << 40) + 1)
+        self._ids = count((prefix << 40) + 1)
+
+    def new_id(self) -> int:
+        """The id of a new message."""
+        self.last_id = next(self._ids)
+        return self.last_id
 
     def header(self, type_name: str, message_id: int, cause: int, sequence: int) -> bytes:
         """The header frame of one message of ours; on the event loop's thread only."""

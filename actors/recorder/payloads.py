@@ -1,0 +1,83 @@
+"""The contents of a full recording, by content address: an append-only file beside the ring.
+
+Written on a thread of its own; the event loop only hands bytes over, and stops keeping them, for
+good and by name, when the disk does not follow or the file is full.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from struct import Struct as Form
+from typing import Final
+
+from milepost.actors.recorder.content import address_of
+
+PENDING_BYTES_MAX: Final = 64 << 20
+"""Handed over and not written."""
+_HEAD: Final = Form("<QQ")
+
+
+class Payloads:
+    """The writer's side.
+
+    Args:
+        path: made anew.
+        bytes_max: size at which it is full.
+
+    Raises:
+        OSError: it cannot be made.
+    """
+
+    def __init__(self, path: Path, bytes_max: int) -> None:
+        self._file = path.open("wb", buffering=0)
+        self._bytes_max = bytes_max
+        # Each is changed by one thread only.
+        self._handed_bytes = self._written_bytes = 0
+        self._known: set[int] = set()
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="recorder")
+        self.ended = ""
+        """Why nothing more is kept; empty while everything is."""
+
+    def keep(self, content: bytes) -> int:
+        """Keep it; returns its address."""
+        address = address_of(content)
+        if self.ended or address in self._known:
+            return address
+        size = _HEAD.size + len(content)
+        pending = self._handed_bytes - self._written_bytes
+        if self._handed_bytes + size > self._bytes_max:
+            self.ended = f"system.recorder.payload_bytes_max = {self._bytes_max} was reached"
+        elif pending + size > PENDING_BYTES_MAX:
+            self.ended = f"{pending} bytes waited for the disk"
+        else:
+            self._handed_bytes += size
+            self._known.add(address)
+            self._thread.submit(self._write, _HEAD.pack(address, len(content)) + content)
+        return address
+
+    def _write(self, data: bytes) -> None:
+        try:
+            self._file.write(data)
+        except OSError as error:
+            self.ended = f"they cannot be written: {error}"
+        self._written_bytes += len(data)
+
+    def close(self) -> None:
+        """Write what was handed over."""
+        self._thread.shutdown()
+        self._file.close()
+
+
+def read_payloads(path: Path) -> Iterator[tuple[int, bytes]]:
+    """Addresses and contents in order, up to a torn end; a missing file has none."""
+    if not path.exists():
+        return
+    with path.open("rb") as file:
+        while len(head := file.read(_HEAD.size)) == _HEAD.size:
+            address, length = _HEAD.unpack(head)
+            content = file.read(length)
+            if len(content) < length or address_of(content) != address:
+                return
+            yield address, content

@@ -1,0 +1,107 @@
+"""Recordings of a run as they lie on the disk: rings, also of killed processes, and pins."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+import zstandard
+
+from milepost.actors.recorder.lines import Line, decode_line
+from milepost.actors.recorder.ring import RingDamaged, read_file, read_image
+
+IMAGE_BYTES_MAX: Final = 1 << 33
+_SKIPPABLE: Final = 0x184D2A50
+
+
+@dataclass(slots=True)
+class Recording:
+    """What is known of one incarnation of one actor.
+
+    Attributes:
+        about: `actor`, `kind`, `incarnation`, `host`, ... as its writer said.
+        lines: in order; numbers may begin above 0 and have gaps.
+        pins: why each pin was written, by its file.
+    """
+
+    about: dict[str, Any]
+    lines: list[Line]
+    pins: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def actor(self) -> str:
+        """Whose."""
+        return str(self.about["actor"])
+
+    @property
+    def name(self) -> str:
+        """`buffer`, or `engine-0 (2nd life)`."""
+        again = self.about["incarnation"]
+        return f"{self.actor} (life {again + 1})" if again else self.actor
+
+
+def read_recordings(folder: Path, actor: str = "") -> list[Recording]:
+    """Every recording in `RUN/recorder`, by actor and life; rings and pins of one life are joined.
+
+    Args:
+        folder: made by `Recorder.open`.
+        actor: of this one only.
+
+    Raises:
+        RingDamaged: a file is none of ours, or of another commit.
+        OSError: one cannot be read.
+    """
+    found: dict[tuple[Any, ...], Recording] = {}
+    paths = sorted((*folder.glob("*.ring"), *folder.glob("*.zst")), key=lambda path: path.name)
+    for path in paths:
+        if actor and not path.name.startswith(f"{actor}-"):
+            continue
+        one = read_recording(path)
+        if actor and one.actor != actor:
+            continue
+        key = (one.actor, one.about["run_id"], one.about["incarnation"])
+        known = found.setdefault(key, one)
+        if known is not one:
+            known.lines = list(_joined(known.lines, one.lines))
+            known.pins.update(one.pins)
+    return list(found.values())
+
+
+def read_recording(path: Path) -> Recording:
+    """One file: a ring or a pin.
+
+    Raises:
+        RingDamaged: it is none of ours, or of another commit.
+        OSError: it cannot be read.
+    """
+    pins: dict[str, str] = {}
+    try:
+        if path.suffix == ".zst":
+            reason, image = _unpacked(path.read_bytes())
+            pins[path.name] = reason
+            about, records = read_image(image)
+        else:
+            about, records = read_file(path)
+        return Recording(about, [decode_line(record) for record in records], pins)
+    except (RingDamaged, zstandard.ZstdError, msgspec.DecodeError) as error:
+        raise RingDamaged(f"{path}: {error}") from error
+
+
+def _unpacked(data: bytes) -> tuple[str, bytes]:
+    if int.from_bytes(data[:4], "little") != _SKIPPABLE:
+        raise RingDamaged("it does not begin with the reason of a pin")
+    length = int.from_bytes(data[4:8], "little")
+    note = msgspec.json.decode(data[8 : 8 + length])
+    image = zstandard.ZstdDecompressor().decompress(
+        data[8 + length :], max_output_size=IMAGE_BYTES_MAX
+    )
+    return str(note["reason"]), image
+
+
+def _joined(some: Iterable[Line], others: Iterable[Line]) -> Iterator[Line]:
+    by_number = {line.number: line for line in (*some, *others)}
+    for number in sorted(by_number):
+        yield by_number[number]

@@ -1,0 +1,174 @@
+"""A bounded file of records that outlives its writer: a ring in shared, mapped memory.
+
+The pages belong to the kernel, so whatever was written is there after `kill -9`; nothing is
+flushed, nothing is waited for, and appending is a copy of the record. Only the death of the
+machine loses it.
+
+    header   4096 bytes: magic, capacity, tail, head, length (uint64 each), then as many bytes of
+             msgpack: what the file is of
+    ring     records of `length (uint32), low half of the xxh3-64 of the payload (uint32),
+             payload`, each at a multiple of 8; a record is never split at the end of the file
+
+`tail` and `head` only grow; the record at `tail` is the oldest one that is whole. The writer moves
+the tail before it overwrites, and the head after it has written: a reader that comes at any
+moment, or after any death, finds whole records between them.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from struct import Struct as Form
+from typing import Any, Final
+
+import msgspec
+import xxhash
+
+MAGIC: Final = int.from_bytes(b"MPRING01", "little")
+HEADER_BYTES: Final = 4096
+CAPACITY_BYTES_MIN: Final = 1 << 16
+_WORDS_BYTES: Final = 40
+_HEAD: Final = Form("<II")
+_ALIGN: Final = 8
+_WRAP: Final = 0xFFFFFFFF
+"""A length that no record has: the rest of the file is unused."""
+
+
+class RingDamaged(RuntimeError):
+    """The file is no ring, or its header is not whole."""
+
+
+class Ring:
+    """The writer's side; one process, one thread.
+
+    Args:
+        path: made anew, all of its room taken at once: a full disk is met here, not in a store
+            to mapped memory, which would kill the process.
+        capacity_bytes: of the records; a multiple of 8.
+        about: what the file is of; plain values, at most 4 KiB packed.
+
+    Raises:
+        OSError: there is no room, or no right to write.
+    """
+
+    def __init__(self, path: Path, capacity_bytes: int, about: dict[str, Any]) -> None:
+        capacity = max(CAPACITY_BYTES_MIN, capacity_bytes - capacity_bytes % _ALIGN)
+        told = msgspec.msgpack.encode(about)
+        assert _WORDS_BYTES + len(told) <= HEADER_BYTES, f"{len(told)} bytes about {path}"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        try:
+            os.posix_fallocate(descriptor, 0, HEADER_BYTES + capacity)
+            self._map = mmap.mmap(descriptor, HEADER_BYTES + capacity)
+        finally:
+            os.close(descriptor)
+        self.path = path
+        self.capacity = capacity
+        self.record_bytes_max = capacity // 8
+        self._bytes = memoryview(self._map)
+        self._words = self._bytes[:_WORDS_BYTES].cast("Q")
+        self._bytes[_WORDS_BYTES : _WORDS_BYTES + len(told)] = told
+        self._tail = self._head = 0
+        self._words[1], self._words[4] = capacity, len(told)
+        # Last: without it, the file is none of ours.
+        self._words[0] = MAGIC
+
+    def append(self, payload: bytes) -> None:
+        """Write one record over the oldest ones."""
+        size = _HEAD.size + len(payload)
+        need = size + -size % _ALIGN
+        assert need <= self.capacity // 4, f"a record of {len(payload)} bytes"
+        capacity, head = self.capacity, self._head
+        place = head % capacity
+        skipped = capacity - place if capacity - place < need else 0
+        self._make_room(head + skipped + need - capacity)
+        if skipped:
+            _HEAD.pack_into(self._map, HEADER_BYTES + place, _WRAP, 0)
+            place = 0
+        start = HEADER_BYTES + place
+        check = xxhash.xxh3_64_intdigest(payload) & 0xFFFFFFFF
+        _HEAD.pack_into(self._map, start, len(payload), check)
+        self._bytes[start + _HEAD.size : start + size] = payload
+        self._head = head + skipped + need
+        self._words[3] = self._head
+
+    def _make_room(self, tail_min: int) -> None:
+        tail = self._tail
+        if tail >= tail_min:
+            return
+        while tail < tail_min:
+            tail += _step(self._bytes, tail, self.capacity)
+        self._tail = tail
+        self._words[2] = tail
+
+    def image(self) -> bytes:
+        """All of the file as it is now; `read_image` reads it."""
+        return bytes(self._bytes)
+
+    def close(self) -> None:
+        """Unmap; the file stays."""
+        self._words.release()
+        self._bytes.release()
+        self._map.close()
+
+
+def _step(data: memoryview, offset: int, capacity: int) -> int:
+    """Bytes from the record at this offset to the next one."""
+    place = offset % capacity
+    (length, _) = _HEAD.unpack_from(data, HEADER_BYTES + place)
+    if length == _WRAP:
+        return capacity - place
+    size = _HEAD.size + int(length)
+    return size + -size % _ALIGN
+
+
+def read_file(path: Path) -> tuple[dict[str, Any], list[bytes]]:
+    """What the file is of, and its records, oldest first; also while it is written.
+
+    Raises:
+        RingDamaged: see `read_image`.
+        OSError: it cannot be read.
+    """
+    with path.open("rb") as file:
+        image = file.read()
+        # What was overwritten while we read lies before the tail of now.
+        file.seek(16)
+        tail = int.from_bytes(file.read(8), "little")
+    return read_image(image, tail_min=tail)
+
+
+def read_image(image: bytes, *, tail_min: int = 0) -> tuple[dict[str, Any], list[bytes]]:
+    """The same of the bytes of a file.
+
+    Args:
+        image: the whole file.
+        tail_min: records before this offset are not trusted.
+
+    Raises:
+        RingDamaged: these are not the bytes of a ring.
+    """
+    view = memoryview(image)
+    if len(view) < HEADER_BYTES + _ALIGN or int.from_bytes(view[:8], "little") != MAGIC:
+        raise RingDamaged(f"{len(view)} bytes without the mark of a flight recorder")
+    capacity, tail, head, told = view[8:_WORDS_BYTES].cast("Q")
+    if capacity != len(view) - HEADER_BYTES or not 0 <= head - tail <= capacity:
+        raise RingDamaged(f"capacity {capacity}, tail {tail}, head {head} in {len(view)} bytes")
+    try:
+        about = msgspec.msgpack.decode(view[_WORDS_BYTES:HEADER_BYTES][:told])
+    except msgspec.DecodeError as error:
+        raise RingDamaged(f"its header cannot be read: {error}") from error
+    return about, list(_records(view, max(tail, tail_min), head, capacity))
+
+
+def _records(view: memoryview, tail: int, head: int, capacity: int) -> Iterator[bytes]:
+    while tail < head:
+        start = HEADER_BYTES + tail % capacity
+        length, check = _HEAD.unpack_from(view, start)
+        if length != _WRAP:
+            payload = bytes(view[start + _HEAD.size : start + _HEAD.size + length])
+            if xxhash.xxh3_64_intdigest(payload) & 0xFFFFFFFF != check:
+                return  # the writer had come this far when it was copied
+            yield payload
+        tail += _step(view, tail, capacity)
