@@ -90,11 +90,11 @@ class Hold:
             `Frozen`, or `Refused` when it is held already or `seconds` are too many.
         """
         if self.is_on:
-            return Refused(reason=f"{self._name} is frozen already")
+            return Refused(reason="it is frozen already")
         allowed_s, why = longest_s(self._system.timeouts)
         if seconds > allowed_s:
-            told = f"can be frozen for {allowed_s:g} s, since {why}; {seconds:g} s were asked for"
-            return Refused(reason=f"{self._name} {told}")
+            told = f"{seconds:g} s are too long, it can be frozen for {allowed_s:g} s since {why}"
+            return Refused(reason=told)
         held_s = seconds or allowed_s
         self._since_s = self._clock()
         self._until_s = self._since_s + held_s

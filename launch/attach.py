@@ -74,6 +74,14 @@ def add_run_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print JSON instead of text")
 
 
+def take_run(arguments: argparse.Namespace, words: list[str]) -> list[str]:
+    """The words without the run among them: a path in front is what `--run` names."""
+    if words and arguments.run is None and ("/" in words[0] or Path(words[0]).is_dir()):
+        arguments.run = Path(words[0])
+        return words[1:]
+    return words
+
+
 def find_run(named: Path | None) -> Run:
     """The run that is meant.
 

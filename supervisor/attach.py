@@ -10,21 +10,25 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final, Protocol, TypeVar
+from typing import Final, Protocol, TypeAlias, TypeVar
 
 from milepost.configs.spec import Address
 from milepost.messages.bus import Bus, BusClosed, BusLimits, Incoming
 from milepost.messages.shared import Message
 from milepost.messages.supervisor import (
     ActorStacksRequested,
+    FreezeRequested,
     LogRead,
     LogRequested,
+    PinRequested,
+    RecorderRead,
     Refused,
     Snapshot,
     SnapshotRequested,
     StopAccepted,
     StopRun,
     TapRead,
+    ThawRequested,
 )
 from milepost.supervisor.logs import log_path, read_piece
 from milepost.supervisor.sockets import ATTACH
@@ -43,6 +47,8 @@ LOG_BYTES_MAX: Final = 1 << 18
 RUN_LOGS: Final = ("events", "metrics")
 CLOSE_S: Final = 0.2
 Asked = TypeVar("Asked")
+PassedOn: TypeAlias = TapRead | RecorderRead | PinRequested | FreezeRequested | ThawRequested
+"""Questions whose answers actors give."""
 
 
 class Desk(Protocol):
@@ -60,8 +66,8 @@ class Desk(Protocol):
         """Ask an actor for its stacks; the result is `Stacks` or `Refused`."""
         ...
 
-    def read_tap(self, wanted: TapRead) -> asyncio.Future[Message]:
-        """Read a tap of an actor or of the supervisor; the result is `Tapped` or `Refused`."""
+    def pass_on(self, wanted: PassedOn) -> asyncio.Future[Message]:
+        """Ask one actor or several; the result is their answer or `Refused`."""
         ...
 
     def actor_names(self) -> tuple[str, ...]:
@@ -108,8 +114,8 @@ class Door:
             match incoming.message:
                 case ActorStacksRequested(actor=actor):
                     self._later(incoming, self._desk.ask_stacks, actor)
-                case TapRead() as wanted:
-                    self._later(incoming, self._desk.read_tap, wanted)
+                case message if isinstance(message, PassedOn):
+                    self._later(incoming, self._desk.pass_on, message)
                 case message:
                     self._bus.reply(incoming, await self._answer(message))
 

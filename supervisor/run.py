@@ -222,6 +222,7 @@ class _Run:
             finally:
                 shell.stop_clock()
                 self._folder.free_reserve()
+                await shell.asking.close()
                 await bus.close(deadline_s=BUS_CLOSE_S)
                 await receiver
                 await recorder.settled()

@@ -12,18 +12,24 @@ from typing import Any, Final, assert_never
 
 from milepost.actors.effects import Request
 from milepost.actors.vitals import Vitals
-from milepost.messages.bus import Bus, BusClosed, Incoming, Unanswered, Undelivered
+from milepost.messages.bus import Bus, BusClosed, Incoming, Undelivered
 from milepost.messages.shared import Message
 from milepost.messages.supervisor import (
     Drain,
     EventReported,
+    FreezeRequested,
+    PinRequested,
+    RecorderRead,
     Refused,
     ResourceTaken,
     Snapshot,
     SnapshotRequested,
     StepRecorded,
     TapRead,
+    ThawRequested,
 )
+from milepost.supervisor.asking import BAD_NEWS, Asking
+from milepost.supervisor.attach import PassedOn
 from milepost.supervisor.book import SUPERVISOR
 from milepost.supervisor.core import SupervisorCore
 from milepost.supervisor.display import Display
@@ -53,8 +59,6 @@ from milepost.supervisor.snapshot import Recent, build_snapshot
 from milepost.supervisor.stacks import stacks_of
 
 TIMER_S_MIN: Final = 0.002
-TAP_S: Final = 2.0
-"""An actor that has not answered a tap by then is busy; its tap goes on meanwhile."""
 
 
 class Shell:
@@ -93,6 +97,7 @@ class Shell:
         self._recent = Recent()
         self._vitals = Vitals()
         self.scores = Scores()
+        self.asking = Asking(bus, core.book.children)
         self.verdict: asyncio.Future[Verdict] = self._loop.create_future()
 
     @property
@@ -232,6 +237,8 @@ class Shell:
         self._recorder.record(message)
         if isinstance(message, EventReported):
             self.scores.note(message)
+            if message.kind in BAD_NEWS:
+                self.asking.pin_all(f"{message.source} {message.kind}: {message.text}")
             self._show(lambda display: display.on_event(message))
         else:
             self._show(lambda display: display.on_step(message.step, message.metrics))
@@ -277,29 +284,23 @@ class Shell:
         """Every actor of the run."""
         return tuple(self._core.book.children)
 
-    def read_tap(self, wanted: TapRead) -> asyncio.Task[Message]:
-        """Read a tap of an actor or of the supervisor; the result is `Tapped` or `Refused`."""
-        return asyncio.create_task(self._tap(wanted), name=f"tap of {wanted.actor}")
-
-    async def _tap(self, wanted: TapRead) -> Message:
-        if wanted.actor == SUPERVISOR:
-            return self._bus.read_tap(wanted)
-        child = self._core.book.children.get(wanted.actor)
-        if child is None:
-            return self._unknown(wanted.actor)
-        try:
-            return (await self._bus.ask(child.name, wanted, deadline_s=TAP_S)).message
-        except Unanswered as error:
-            return Refused(reason=f"{child.name} is {child.state_name}: {error.reason}")
-
-    def _unknown(self, actor: str) -> Refused:
-        known = ", ".join(self._core.book.children)
-        return Refused(reason=f"no actor {actor!r}, there are: {known}")
+    def pass_on(self, wanted: PassedOn) -> asyncio.Task[Message]:
+        """Ask one actor or several; the result is their answer or `Refused`."""
+        match wanted:
+            case TapRead() | RecorderRead():
+                asked = self.asking.pass_on(wanted)
+            case PinRequested():
+                asked = self.asking.pin(wanted)
+            case FreezeRequested():
+                asked = self.asking.freeze(wanted)
+            case ThawRequested():
+                asked = self.asking.thaw(wanted)
+        return asyncio.create_task(asked, name=type(wanted).__name__)
 
     async def _stacks(self, actor: str) -> Message:
         child = self._core.book.children.get(actor)
         if child is None:
-            return self._unknown(actor)
+            return self.asking.unknown(actor)
         return await stacks_of(child, self._bus, self.family)
 
 

@@ -16,6 +16,7 @@ from milepost.actors.agent.sandbox.leases import RunLeases
 
 if TYPE_CHECKING:
     from milepost.actors.context import ActorContext
+    from milepost.configs.spec import ActorSpec
     from milepost.configs.topology import Topology
 
 ALIVE_SHARE = 0.25
@@ -34,12 +35,7 @@ async def run(context: ActorContext) -> None:
     data_options = topology.data.options if topology.data else {}
     agent = make_agent(config.agent, config.options, data_options)
     agent.leases = RunLeases(context.bus, context.name)
-    rollout = topology.actors.rollout
-    core = AgentCore(
-        context.name,
-        episodes_max=config.episodes_max,
-        alive_every_s=rollout.lease_s * ALIVE_SHARE if rollout else None,
-    )
+    core = make_core(context.spec)
     async with open_rewards(topology, config.reward_workers) as rewards:
         await agent.start()
         try:
@@ -48,6 +44,18 @@ async def run(context: ActorContext) -> None:
             await context.serve(core, facts=facts, perform=episodes.perform)
         finally:
             await agent.stop()
+
+
+def make_core(spec: ActorSpec) -> AgentCore:
+    """The core in its first state."""
+    topology = spec.topology
+    config, rollout = topology.actors.agent, topology.actors.rollout
+    assert config is not None, "this is an agent actor"
+    return AgentCore(
+        spec.actor,
+        episodes_max=config.episodes_max,
+        alive_every_s=rollout.lease_s * ALIVE_SHARE if rollout else None,
+    )
 
 
 class AgentError(ValueError):

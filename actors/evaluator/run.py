@@ -12,6 +12,7 @@ from milepost.actors.effects import Work
 from milepost.actors.evaluator.core import Evaluator, SaveTranscripts
 from milepost.actors.evaluator.settings import EvaluatorSettings
 from milepost.actors.rollout.prompts import load_held_out_prompts
+from milepost.configs.spec import ActorSpec
 
 
 async def run(context: ActorContext) -> None:
@@ -20,21 +21,29 @@ async def run(context: ActorContext) -> None:
     Raises:
         PromptError: the held-out prompts cannot be read.
     """
-    topology = context.topology
-    assert topology.data is not None, "the topology has no [data]"
-    assert topology.actors.evaluator is not None
-    settings = EvaluatorSettings.of(topology, context.spec.resume_step, context.spec.incarnation)
-    prompts = load_held_out_prompts(topology.data, topology.run.seed)
-    prompts = prompts[: topology.actors.evaluator.prompts_max]
+    core, prompts = make_core(context.spec)
     path = context.run_folder / "transcripts.jsonl"
 
     async def perform(work: Work) -> object:
         assert isinstance(work, SaveTranscripts), work
         return await asyncio.to_thread(append_transcripts, path, work)
 
-    await context.serve(
-        Evaluator(settings, prompts), facts={"held_out_prompts": len(prompts)}, perform=perform
-    )
+    await context.serve(core, facts={"held_out_prompts": prompts}, perform=perform)
+
+
+def make_core(spec: ActorSpec) -> tuple[Evaluator, int]:
+    """The core in its first state, and how many prompts it has.
+
+    Raises:
+        PromptError: the held-out prompts cannot be read.
+    """
+    topology = spec.topology
+    assert topology.data is not None, "the topology has no [data]"
+    assert topology.actors.evaluator is not None, "the topology has no evaluator"
+    settings = EvaluatorSettings.of(topology, spec.resume_step, spec.incarnation)
+    prompts = load_held_out_prompts(topology.data, topology.run.seed)
+    prompts = prompts[: topology.actors.evaluator.prompts_max]
+    return Evaluator(settings, prompts), len(prompts)
 
 
 def append_transcripts(path: Path, work: SaveTranscripts) -> None:

@@ -19,6 +19,7 @@ from milepost.messages.guests import Goodbye
 if TYPE_CHECKING:
     from milepost.actors.context import ActorContext
     from milepost.actors.effects import Work
+    from milepost.configs.spec import ActorSpec
 
 DOOR: Final = "guests-door"
 """Name of the guests' mailbox; not the one that the run's own actors use."""
@@ -35,7 +36,7 @@ async def run(context: ActorContext) -> None:
     """
     topology, config = context.topology, context.topology.actors.guests
     assert config is not None, "this is the guests' door"
-    rollout, data = topology.actors.rollout, topology.data
+    data = topology.data
     doorway = open_doorway(
         config.listen,
         Path(ipc_path(context.spec.addresses["supervisor"].endpoint)).parent,
@@ -55,12 +56,7 @@ async def run(context: ActorContext) -> None:
         silence_s=config.silence_s,
         data_options=data.options if data else {},
     )
-    core = AgentCore(
-        context.name,
-        episodes_max=config.episodes_max,
-        alive_every_s=rollout.lease_s * ALIVE_SHARE if rollout else None,
-        has_fixed_room=False,
-    )
+    core = make_core(context.spec)
     facts: dict[str, object] = {"listens": doorway.invitation.endpoint}
     answering = asyncio.create_task(door.serve(), name="guests")
     try:
@@ -91,6 +87,18 @@ async def run(context: ActorContext) -> None:
     finally:
         await door.close()
         await answering
+
+
+def make_core(spec: ActorSpec) -> AgentCore:
+    """The core in its first state."""
+    config, rollout = spec.topology.actors.guests, spec.topology.actors.rollout
+    assert config is not None, "this is the guests' door"
+    return AgentCore(
+        spec.actor,
+        episodes_max=config.episodes_max,
+        alive_every_s=rollout.lease_s * ALIVE_SHARE if rollout else None,
+        has_fixed_room=False,
+    )
 
 
 async def _open_bus(doorway: Doorway, context: ActorContext) -> Bus:

@@ -15,13 +15,12 @@ from milepost.actors.publisher.works import ConfirmVersion, VersionWritten, Writ
 if TYPE_CHECKING:
     from milepost.actors.effects import Work
     from milepost.actors.weights.delta_writer import DeltaSettings, DeltaWriter
+    from milepost.configs.spec import ActorSpec
 
 
 async def run(context: ActorContext) -> None:
     """Serve until stopped."""
-    life = f"{context.spec.run_id}.{context.spec.incarnation}"
-    root = delta_root(context)
-    settings = PublisherSettings.of(context.topology, delta_root=str(root), life=life)
+    settings = settings_of(context.spec)
     core = Publisher.of(settings)
     facts: dict[str, object] = {
         "engines": list(settings.engines),
@@ -30,19 +29,21 @@ async def run(context: ActorContext) -> None:
     if settings.transport != "disk-delta":
         await context.serve(core, facts=facts)
         return
-    hands = DiskHands(delta_settings(context, root))
+    hands = DiskHands(delta_settings(context, Path(settings.delta_root)))
     try:
         await context.serve(core, facts=facts, perform=hands.perform)
     finally:
         hands.close()
 
 
-def delta_root(context: ActorContext) -> Path:
-    """Folder of all versions; the run's own unless the topology names another."""
-    publisher = context.topology.actors.publisher
+def settings_of(spec: ActorSpec) -> PublisherSettings:
+    """What the core works with; versions lie in the run's folder unless the topology says where."""
+    publisher = spec.topology.actors.publisher
     assert publisher is not None, "the topology has no publisher"
     folder = publisher.delta.folder
-    return Path(folder) if folder else context.run_folder / "weights"
+    root = Path(folder) if folder else Path(spec.run_folder) / "weights"
+    life = f"{spec.run_id}.{spec.incarnation}"
+    return PublisherSettings.of(spec.topology, delta_root=str(root), life=life)
 
 
 def delta_settings(context: ActorContext, root: Path) -> DeltaSettings:

@@ -20,6 +20,7 @@ from milepost.actors.recorder.describing import WEIGHTS
 from milepost.messages.bulk import ITEM_BYTES, Bulk
 
 OURS: Final = "milepost."
+DEPTH_MAX: Final = 40
 _encoder: Final = msgspec.msgpack.Encoder()
 
 
@@ -33,12 +34,12 @@ def content_of(value: object) -> bytes:
     Raises:
         NotRecordable: some part of it is no plain data.
     """
-    return _encoder.encode(_plain(value, opaque=False, hollow=False))
+    return _encoder.encode(_plain(value, opaque=False))
 
 
 def digest_of_content(value: object) -> int:
     """xxh3-64 of the value; what is no plain data counts by the name of its type. Never 0."""
-    return address_of(_encoder.encode(_plain(value, opaque=True, hollow=False)))
+    return address_of(_encoder.encode(_plain(value, opaque=True)))
 
 
 def address_of(content: bytes) -> int:
@@ -59,9 +60,13 @@ def value_of(content: bytes) -> Any:
 # ---- out ---------------------------------------------------------------------------------
 
 
-def _plain(value: Any, *, opaque: bool, hollow: bool) -> Any:
+def _plain(value: Any, *, opaque: bool, hollow: bool = False, depth: int = 0) -> Any:
+    if depth > DEPTH_MAX:
+        # A tree whose nodes know their parents has no end.
+        return _opaque(value, allowed=opaque)
+
     def parts(values: Any) -> list[Any]:
-        return [_plain(each, opaque=opaque, hollow=hollow) for each in values]
+        return [_plain(each, opaque=opaque, hollow=hollow, depth=depth + 1) for each in values]
 
     match value:
         case Enum():
@@ -83,7 +88,7 @@ def _plain(value: Any, *, opaque: bool, hollow: bool) -> Any:
         case msgspec.Struct():
             within = hollow or type(value) in WEIGHTS
             fields = {
-                name: _plain(getattr(value, name), opaque=opaque, hollow=within)
+                name: _plain(getattr(value, name), opaque=opaque, hollow=within, depth=depth + 1)
                 for name in value.__struct_fields__
             }
             return ["struct", _name(type(value)), fields]
@@ -97,9 +102,13 @@ def _plain(value: Any, *, opaque: bool, hollow: bool) -> Any:
             values = parts(getattr(value, each.name) for each in told_fields)
             names = [each.name for each in told_fields]
             return ["dataclass", _name(type(value)), dict(zip(names, values, strict=True))]
-    if opaque:
-        return ["opaque", _name(type(value))]
-    raise NotRecordable(f"a {type(value).__module__}.{type(value).__qualname__} is no plain data")
+    return _opaque(value, allowed=opaque)
+
+
+def _opaque(value: object, *, allowed: bool) -> list[str]:
+    if not allowed:
+        raise NotRecordable(f"a {_name(type(value))} is no plain data")
+    return ["opaque", _name(type(value))]
 
 
 def _plain_array(value: Any) -> list[Any]:

@@ -150,7 +150,7 @@ class Recorder:
             facts,
             digest,
             error or failed,
-            [self._decision(*pair) for pair in _paired(effects, sent)],
+            decisions_of(effects, sent, whole=self._payloads is not None),
         )
         data = encode_line(line)
         if len(data) > self._ring.record_bytes_max:
@@ -169,9 +169,6 @@ class Recorder:
             return facts, self._payloads.keep(content_of(content)), ""
         except NotRecordable as error:
             return facts, 0, f"not kept: {error}"
-
-    def _decision(self, effect: Effect, message_id: int) -> Decision:
-        return decision_of(effect, message_id, whole=self._payloads is not None)
 
     # ---- pins ------------------------------------------------------------------------------
 
@@ -210,6 +207,25 @@ class PinsFull(RuntimeError):
     """No further pin may be written."""
 
 
+def decisions_of(effects: Sequence[Effect], sent: Sequence[int], *, whole: bool) -> list[Decision]:
+    """Effects as they stand in a line.
+
+    Args:
+        effects: what the core ordered.
+        sent: id of the message that each of them sent, as far as they came.
+        whole: digest all of them, as a full recording does.
+    """
+    ids = [*sent, *[0] * (len(effects) - len(sent))]
+    told = [
+        decision_of(effect, message_id, whole=whole)
+        for effect, message_id in zip(effects[:EFFECTS_MAX], ids, strict=False)
+    ]
+    if len(effects) > EFFECTS_MAX:
+        more = len(effects) - EFFECTS_MAX
+        told.append(Decision("more", f"{more} further effects are not in this line"))
+    return told
+
+
 def decision_of(effect: Effect, message_id: int, *, whole: bool) -> Decision:
     """An effect as it stands in a line.
 
@@ -235,14 +251,6 @@ def decision_of(effect: Effect, message_id: int, *, whole: bool) -> Decision:
     digest = digest_of_content(message) if whole else _fast_digest(message)
     facts, name = facts_of(message), type(message).__name__
     return Decision(kind, to, name, key, message_id, facts, digest, at, confirm)
-
-
-def _paired(effects: Sequence[Effect], sent: Sequence[int]) -> list[tuple[Effect, int]]:
-    pairs = list(zip(effects, [*sent, *[0] * (len(effects) - len(sent))], strict=True))
-    if len(pairs) > EFFECTS_MAX:
-        text = f"{len(pairs) - EFFECTS_MAX} further effects are not in this line"
-        return [*pairs[:EFFECTS_MAX], (Fail(text), 0)]
-    return pairs
 
 
 def _fast_digest(content: object) -> int:

@@ -20,6 +20,7 @@ from milepost.actors.rollout.ledger import Ledger
 from milepost.actors.rollout.prompts import load_train_prompts
 from milepost.actors.rollout.records import Record, decode_record, encode_record
 from milepost.actors.rollout.settings import RolloutSettings
+from milepost.configs.spec import ActorSpec
 
 
 async def run(context: ActorContext) -> None:
@@ -30,26 +31,43 @@ async def run(context: ActorContext) -> None:
         JournalDamaged: the ledger of the run to go on from cannot be trusted.
         LedgerBehind: see `resume`.
     """
-    topology, spec = context.topology, context.spec
-    assert topology.data is not None, "the topology has no [data]"
-    settings = RolloutSettings.of(topology, spec.incarnation)
-    prompts = load_train_prompts(topology.data, topology.run.seed)
-    order = PromptOrder(prompts, topology.run.seed, shuffle=topology.data.shuffle)
+    spec = context.spec
+    settings, order = read_prompts(spec)
     path = context.run_folder / "journal" / "rollout"
     ledger = recover(path, settings.checkpoints_named)
     hand = JournalHand(path)
     if spec.incarnation == 0:
         step = spec.resume_step or 0
         hand.append(map(encode_record, resume(ledger, context.run_folder, step)))
-    kind = ConversationRollout if topology.algorithm.estimator == "sft" else Rollout
     try:
         await context.serve(
-            kind.of(settings, order, ledger),
-            facts={"prompts": len(prompts), "position": ledger.position},
+            make_core(spec, settings, order, ledger),
+            facts={"prompts": len(order), "position": ledger.position},
             perform=hand.perform,
         )
     finally:
         hand.close()
+
+
+def read_prompts(spec: ActorSpec) -> tuple[RolloutSettings, PromptOrder]:
+    """What the core works with.
+
+    Raises:
+        PromptError: the prompts cannot be read.
+    """
+    topology = spec.topology
+    assert topology.data is not None, "the topology has no [data]"
+    prompts = load_train_prompts(topology.data, topology.run.seed)
+    order = PromptOrder(prompts, topology.run.seed, shuffle=topology.data.shuffle)
+    return RolloutSettings.of(topology, spec.incarnation), order
+
+
+def make_core(
+    spec: ActorSpec, settings: RolloutSettings, order: PromptOrder, ledger: Ledger
+) -> ConversationRollout | Rollout:
+    """The core in the state that the ledger tells."""
+    kind = ConversationRollout if spec.topology.algorithm.estimator == "sft" else Rollout
+    return kind.of(settings, order, ledger)
 
 
 def recover(path: Path, checkpoints_named: int) -> Ledger:

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from milepost.actors.session.text.rendering import Renderer
     from milepost.configs.actors import SessionConfig
     from milepost.configs.run import ModelConfig
+    from milepost.configs.spec import ActorSpec
 
 SWITCH_INTERVAL_S = 0.0005
 """How long a text thread may keep the interpreter while the event loop wants it."""
@@ -54,15 +55,7 @@ async def run(context: ActorContext) -> None:
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     renderer = load_renderer(model, config)
-    desk = Desk(
-        name=context.name,
-        renderer=renderer,
-        pool=EnginePool(context.topology.names("engine"), context.index),
-        context_tokens_max=model.context_tokens_max,
-        patience_s=config.engine_patience_s,
-        rules=row_rules(config),
-    )
-    core = SessionCore(desk, new_record=record_maker(config), sessions_max=config.sessions_max)
+    desk, core = make_core(context.spec, renderer)
     facts = {
         "family": renderer.family.name,
         "family_verified": renderer.family.verified,
@@ -94,6 +87,25 @@ async def run(context: ActorContext) -> None:
             await context.serve(doored, facts=facts, perform=perform)
     finally:
         threads.shutdown(cancel_futures=True)
+
+
+def make_core(spec: ActorSpec, renderer: Renderer) -> tuple[Desk, SessionCore]:
+    """The core in its first state, and what it shares with its door."""
+    topology = spec.topology
+    model, config = topology.model, topology.actors.session
+    assert model is not None, "a topology with sessions has a model"
+    assert config is not None, "this is a session actor"
+    desk = Desk(
+        name=spec.actor,
+        renderer=renderer,
+        pool=EnginePool(topology.names("engine"), spec.index),
+        context_tokens_max=model.context_tokens_max,
+        patience_s=config.engine_patience_s,
+        rules=row_rules(config),
+    )
+    return desk, SessionCore(
+        desk, new_record=record_maker(config), sessions_max=config.sessions_max
+    )
 
 
 def record_maker(config: SessionConfig) -> Callable[[Collection[str]], Record]:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from milepost.actors.effects import Work
     from milepost.actors.trainer.fsdp.checkpoint import CheckpointMeta
     from milepost.actors.trainer.fsdp.workshop import Workshop
+    from milepost.configs.spec import ActorSpec
 
 
 class Hands:
@@ -71,20 +72,30 @@ async def run(context: ActorContext) -> None:
             f"{context.name} cannot go on by itself after a failure: resume the run from its last "
             f"checkpoint, and leave actors.trainer.restart.policy at temporary"
         )
-    plan = TrainerPlan.of(context.topology)
     hands = Hands()
     try:
         workshop = await hands.open(context)
-        core = _core(plan, context.index, workshop)
+        core = make_core(context.spec, workshop)
         await context.serve(core, facts=workshop.facts(), perform=hands.perform)
     finally:
         hands.close()
 
 
-def _core(plan: TrainerPlan, rank: int, workshop: Workshop) -> Trainer | Follower:
-    if rank > 0:
-        return Follower.of(plan, rank, workshop.model)
-    meta = workshop.meta
+def make_core(spec: ActorSpec, workshop: Workshop, *, fresh: bool = False) -> Trainer | Follower:
+    """The core of this rank, in the state of the workshop's checkpoint.
+
+    Args:
+        spec: which rank.
+        workshop: of the rank.
+        fresh: in the state before the first step, whatever the workshop has loaded.
+
+    Raises:
+        ValueError: see `TrainerPlan.of`.
+    """
+    plan = TrainerPlan.of(spec.topology)
+    if spec.index > 0:
+        return Follower.of(plan, spec.index, workshop.model)
+    meta = None if fresh else workshop.meta
     return Trainer.of(
         plan,
         model=workshop.model,

@@ -1,0 +1,1 @@
+"""Recorded events through the same pure core once more, and its decisions compared."""

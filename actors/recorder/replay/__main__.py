@@ -1,0 +1,81 @@
+"""`python -m milepost.actors.recorder.replay RUN ACTOR`: a replay in a process of its own."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any, Final
+
+from milepost.actors.recorder.replay.cores import make_core
+from milepost.actors.recorder.replay.playing import Played, play
+from milepost.actors.recorder.replay.tape import ReplayRefused, Tape, Until
+
+SAME: Final = 0
+DIFFERENT: Final = 10
+REFUSED: Final = 11
+"""Neither is what Python ends with by itself."""
+
+
+def main() -> int:
+    """Replay and report; the exit code is one of the three above."""
+    parser = argparse.ArgumentParser(prog="python -m milepost.actors.recorder.replay")
+    parser.add_argument("run", type=Path)
+    parser.add_argument("actor")
+    parser.add_argument("--until", default="")
+    parser.add_argument("--bound", type=float, default=0.0)
+    parser.add_argument("--json", action="store_true")
+    arguments = parser.parse_args()
+    try:
+        facts, lines, same = _replay(arguments)
+    except ReplayRefused as error:
+        facts, lines, same = {"refused": str(error)}, [f"refused: {error}"], None
+    if arguments.json:
+        print(json.dumps(facts))  # noqa: T201 - this process is a command
+    else:
+        print("\n".join(lines))  # noqa: T201
+    return REFUSED if same is None else SAME if same else DIFFERENT
+
+
+def _replay(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[str], bool]:
+    until = Until.of(arguments.until)
+    tape = Tape.read(arguments.run, arguments.actor, until)
+    if tape.spec.kind != "trainer":
+        played = play(tape, make_core(tape.spec))
+        return _facts(played), _lines(arguments.actor, played), played.difference is None
+    from milepost.actors.recorder.replay.training import replay_training
+
+    trained = replay_training(tape, until)
+    facts, lines = _facts(trained.played), _lines(arguments.actor, trained.played)
+    facts["begun"] = trained.begun
+    facts["steps"] = [
+        {"step": each.step, "recorded": each.then, "replayed": each.now} for each in trained.steps
+    ]
+    same = trained.played.difference is None
+    lines.append(f"trained {len(trained.steps)} steps again from {trained.begun}")
+    for each in trained.steps:
+        different = each.differences(arguments.bound)
+        same = same and not different
+        verdict = f"differs in {', '.join(different)}" if different else "the same"
+        lines.append(f"{each.words()}: {verdict}")
+    return facts, lines, same
+
+
+def _facts(played: Played) -> dict[str, Any]:
+    return {
+        "lines": played.num_lines,
+        "decisions": played.num_decisions,
+        "difference": list(played.difference.words()) if played.difference else [],
+    }
+
+
+def _lines(actor: str, played: Played) -> list[str]:
+    told = f"{actor}: {played.num_lines} events, {played.num_decisions} decisions"
+    if played.difference is None:
+        return [f"{told}, every one the same"]
+    return [f"{told} the same; then", *played.difference.words()]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,90 @@
+"""The core of a recorded actor, in the state in which its life began."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from milepost.actors.recorder.replay.tape import ReplayRefused
+
+if TYPE_CHECKING:
+    from milepost.actors.effects import Core
+    from milepost.configs.spec import ActorSpec
+
+
+def make_core(spec: ActorSpec) -> Core:
+    """The core that `run` of this actor makes.
+
+    Raises:
+        ReplayRefused: its first state, or what it is told, is not in a recording.
+    """
+    match spec.kind:
+        case "agent":
+            from milepost.actors.agent.run import make_core as agent
+
+            return agent(spec)
+        case "guests":
+            from milepost.actors.guests.run import make_core as guests
+
+            return guests(spec)
+        case "publisher":
+            from milepost.actors.publisher.core import Publisher
+            from milepost.actors.publisher.run import settings_of
+
+            return Publisher.of(settings_of(spec))
+        case "evaluator":
+            from milepost.actors.evaluator.run import make_core as evaluator
+
+            return evaluator(spec)[0]
+        case "session":
+            return _session(spec)
+        case "buffer":
+            return _buffer(spec)
+        case "rollout":
+            return _rollout(spec)
+        case "engine":
+            raise ReplayRefused("what an engine decides rests on its backend, which is no core")
+        case kind:
+            raise ReplayRefused(f"actors of kind {kind!r} are not replayed")
+
+
+def _session(spec: ActorSpec) -> Core:
+    from milepost.actors.session.run import load_renderer, make_core
+
+    model, config = spec.topology.model, spec.topology.actors.session
+    assert model is not None, "a topology with sessions has a model"
+    assert config is not None, "this is a session actor"
+    if config.http is not None:
+        raise ReplayRefused(
+            "its HTTP door hands requests to the core in ways that are not recorded; "
+            "record a run without [actors.session.http]"
+        )
+    return make_core(spec, load_renderer(model, config))[1]
+
+
+def _buffer(spec: ActorSpec) -> Core:
+    from milepost.actors.buffer.core import Buffer
+    from milepost.actors.buffer.marks import Fates
+    from milepost.actors.buffer.settings import BufferSettings
+
+    _refuse_recovered(spec)
+    settings = BufferSettings.of(spec.topology)
+    return Buffer.of(settings, Fates(settings.checkpoints_named), ())
+
+
+def _rollout(spec: ActorSpec) -> Core:
+    from milepost.actors.rollout.ledger import Ledger
+    from milepost.actors.rollout.run import make_core, read_prompts
+
+    _refuse_recovered(spec)
+    settings, order = read_prompts(spec)
+    ledger = Ledger(checkpoints_named=settings.checkpoints_named)
+    ledger.resume(0, ())
+    return make_core(spec, settings, order, ledger)
+
+
+def _refuse_recovered(spec: ActorSpec) -> None:
+    if spec.incarnation or spec.resume_step:
+        raise ReplayRefused(
+            f"this life of {spec.actor} began with what it read from its journal, and that is not "
+            f"recorded: only the first life of a fresh run is replayed"
+        )
