@@ -86,13 +86,15 @@ def _add_names(facts: Facts, name: str, values: Iterable[Any]) -> None:
 
 
 def _hashed(bulk: object) -> tuple[str, tuple[int, ...], int]:
-    assert isinstance(bulk, Bulk), bulk
+    if not isinstance(bulk, Bulk):
+        raise TypeError(f"a {type(bulk).__name__} is nothing that travels")
     content = xxhash.xxh3_64_intdigest(bulk.data) if bulk.nbytes <= HASHED_BYTES_MAX else 0
     return bulk.dtype, bulk.shape, content
 
 
 def _shape(bulk: object) -> tuple[str, tuple[int, ...]]:
-    assert isinstance(bulk, Bulk), bulk
+    if not isinstance(bulk, Bulk):
+        raise TypeError(f"a {type(bulk).__name__} is nothing that travels")
     return bulk.dtype, bulk.shape
 
 

@@ -152,13 +152,18 @@ class Recorder:
             error or failed,
             decisions_of(effects, sent, whole=self._payloads is not None),
         )
-        data = encode_line(line)
-        if len(data) > self._ring.record_bytes_max:
-            text = f"the line had {len(data)} bytes"
-            short = msgspec.structs.replace(line, facts={}, decisions=[], error=text)
-            data = encode_line(short)
-        self._ring.append(data)
+        self._ring.append(self._encoded(line))
         self._number += 1
+
+    def _encoded(self, line: Line) -> bytes:
+        try:
+            data = encode_line(line)
+            if len(data) <= self._ring.record_bytes_max:
+                return data
+            text = f"the line had {len(data)} bytes"
+        except OverflowError as error:
+            text = f"the line cannot be written: {error}"
+        return encode_line(msgspec.structs.replace(line, facts={}, decisions=[], error=text))
 
     def _content(self, content: object) -> tuple[Facts, int, str]:
         """Facts, digest, and why it cannot be kept."""

@@ -1,0 +1,194 @@
+"""The recorder of one actor: lines, pins, what an earlier life left, and the story of a failure."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from milepost.actors.effects import (
+    Ask,
+    Effect,
+    Event,
+    Fail,
+    Received,
+    Reply,
+    Request,
+    Tell,
+    Wake,
+    Work,
+    WorkDone,
+)
+from milepost.actors.recorder.lines import Line
+from milepost.actors.recorder.reading import read_recording, read_recordings
+from milepost.actors.recorder.recorder import FOLDER, PinsFull, Recorder
+from milepost.actors.recorder.ring import RingDamaged
+from milepost.actors.recorder.story import LINES_MAX, anomaly_in, story
+from milepost.configs.run import RunConfig
+from milepost.configs.spec import ActorSpec
+from milepost.configs.system import RecorderConfig, SystemConfig
+from milepost.configs.topology import Topology
+from milepost.messages.buffer import GroupOpened, GroupsRefused
+from milepost.messages.rollout import GroupStored, TrajectoryLost
+from milepost.messages.supervisor import EventReported, GuardTripped
+
+OPENED = GroupOpened(group_id="g0000001", prompt_id="p", size=2)
+
+
+def spec(folder: Path, actor: str = "buffer", **recorder: Any) -> ActorSpec:
+    system = SystemConfig(recorder=RecorderConfig(**recorder))
+    return ActorSpec(
+        actor=actor,
+        kind=actor,
+        index=0,
+        incarnation=0,
+        run_id="run",
+        run_folder=str(folder),
+        addresses={},
+        topology=Topology(run=RunConfig(name="r", steps=1), system=system),
+        topology_hash="",
+    )
+
+
+def opened(folder: Path, actor: str = "buffer", **recorder: Any) -> Recorder:
+    recorder_ = Recorder.open(spec(folder, actor, **recorder))
+    assert recorder_ is not None
+    return recorder_
+
+
+def lines_of(folder: Path, actor: str = "buffer") -> list[Line]:
+    (found,) = read_recordings(folder / FOLDER, actor)
+    return found.lines
+
+
+def test_a_line_says_what_was_told_and_what_was_ordered(tmp_path: Path) -> None:
+    recorder = opened(tmp_path)
+    request = Request("trainer-0", 7)
+    effects: list[Effect] = [
+        Tell("rollout", GroupStored(group_id="g0000001", num_tokens=5), key="stored", confirm=True),
+        Ask("session-0", OPENED, "ask", 3.0),
+        Reply(request, OPENED),
+        Wake("later", 12.5),
+        Work("keep/g0000001"),
+        Fail("over"),
+    ]
+    recorder.record(None, 1.0, [], ())
+    event = Received("rollout", OPENED, request)
+    recorder.record(
+        event, 2.0, effects, (11, 12, 13), message_id=7, cause=5, error="ActorFailed: x"
+    )
+    first, second = lines_of(tmp_path)
+    assert (first.kind, first.number, first.decisions) == ("start", 0, [])
+    assert (second.kind, second.source, second.type) == ("received", "rollout", "GroupOpened")
+    assert (second.message_id, second.cause, second.wants_reply) == (7, 5, True)
+    assert second.facts == {"group_id": "g0000001", "prompt_id": "p", "size": 2}
+    assert second.error == "ActorFailed: x"
+    told = [(each.kind, each.to, each.type, each.key, each.message_id) for each in second.decisions]
+    assert told == [
+        ("tell", "rollout", "GroupStored", "stored", 11),
+        ("ask", "session-0", "GroupOpened", "ask", 12),
+        ("reply", "trainer-0", "GroupOpened", "", 13),
+        ("wake", "", "", "later", 0),
+        ("work", "", "Work", "keep/g0000001", 0),
+        ("fail", "over", "", "", 0),
+    ]
+    assert [each.at for each in second.decisions] == [None, 3.0, None, 12.5, None, None]
+    recorder.close()
+
+
+def test_a_line_that_is_too_long_says_so_instead(tmp_path: Path) -> None:
+    recorder = opened(tmp_path, ring_bytes=1 << 16)
+    many = [Tell("x", TrajectoryLost(trajectory_id="t" * 100, attempt=0, cause="c" * 100))] * 200
+    recorder.record(Received("a", OPENED), 0.0, many, ())
+    (line,) = lines_of(tmp_path)
+    assert "the line had" in line.error
+    assert line.decisions == []
+    recorder.record(None, 0.0, [Wake("x", 1.0)] * 300, ())
+    assert lines_of(tmp_path)[1].decisions[-1].to == "44 further effects are not in this line"
+
+
+def test_a_recorder_that_is_turned_off_leaves_no_file(tmp_path: Path) -> None:
+    assert Recorder.open(spec(tmp_path, enabled=False)) is None
+    assert not (tmp_path / FOLDER).exists()
+
+
+def test_a_resumed_run_keeps_the_recording_of_its_earlier_life(tmp_path: Path) -> None:
+    """Who resumes after a crash still wants to know what led to it."""
+    for cause in ("first", "second"):
+        recorder = opened(tmp_path)
+        recorder.record(
+            Received("rollout", GroupOpened(group_id=cause, prompt_id="", size=1)), 0, [], ()
+        )
+        recorder.close()
+    names = sorted(path.name for path in (tmp_path / FOLDER).iterdir())
+    assert names == ["buffer-0.earlier.ring", "buffer-0.ring"]
+    earlier = read_recording(tmp_path / FOLDER / "buffer-0.earlier.ring")
+    assert earlier.lines[0].facts["group_id"] == "first"
+
+
+def test_pins_keep_what_the_ring_overwrites_and_are_few(tmp_path: Path) -> None:
+    recorder = opened(tmp_path, ring_bytes=1 << 16, pins_max=2)
+    for number in range(300):
+        recorder.record(Received("rollout", OPENED), float(number), [], ())
+    recorder.pin("looked at", recorder.image())
+    for number in range(300, 600):
+        recorder.record(Received("rollout", OPENED), float(number), [], ())
+    path = recorder.pin("once more", recorder.image())
+    assert path.endswith("buffer-0.pin-1.zst")
+    with pytest.raises(PinsFull, match="pins_max = 2"):
+        recorder.pin("too often", recorder.image())
+    (found,) = read_recordings(tmp_path / FOLDER)
+    numbers = [line.number for line in found.lines]
+    assert numbers == list(range(numbers[0], 600)), "ring and pins together"
+    assert len(numbers) > len(read_recording(tmp_path / FOLDER / "buffer-0.ring").lines)
+    assert found.pins == {"buffer-0.pin-0.zst": "looked at", "buffer-0.pin-1.zst": "once more"}
+
+
+def test_a_file_of_somebody_else_is_named(tmp_path: Path) -> None:
+    (tmp_path / "x-0.ring").write_bytes(b"nonsense")
+    with pytest.raises(RingDamaged, match=r"x-0\.ring: 8 bytes without the mark"):
+        read_recordings(tmp_path)
+
+
+def test_the_story_of_a_failure_tells_of_the_group_it_names_over_all_actors(tmp_path: Path) -> None:
+    rollout, buffer = opened(tmp_path, "rollout"), opened(tmp_path, "buffer")
+    other = GroupOpened(group_id="g0000002", prompt_id="q", size=2)
+    rollout.record(Received("buffer", other), 0.0, [Tell("buffer", OPENED)], (5,))
+    buffer.record(Received("rollout", OPENED), 0.0, [], (), message_id=5)
+    buffer.record(Received("rollout", other), 0.0, [], ())
+    told = story(tmp_path / FOLDER, "run", "buffer", "AssertionError: group g0000001 is twice here")
+    head, first, second = told.splitlines()
+    assert head == "recorded about g0000001 (2 of 2 lines):"
+    assert first.startswith("  rollout #0")
+    assert "tell buffer GroupOpened (group_id g0000001" in first
+    assert second.startswith("  buffer #0")
+
+
+def test_the_story_of_a_failure_without_names_is_what_came_last(tmp_path: Path) -> None:
+    recorder = opened(tmp_path)
+    for _ in range(30):
+        recorder.record(WorkDone("work", None), 0.0, [], ())
+    told = story(tmp_path / FOLDER, "run", "buffer", "ZeroDivisionError")
+    assert told.splitlines()[0] == f"last lines of buffer ({LINES_MAX} of 30 lines):"
+
+
+def test_refusals_at_the_door_and_guards_are_anomalies() -> None:
+    refused = GroupsRefused(step=1, group_ids=("g1",), reasons=("prefix hash differs",))
+    report = EventReported(source="trainer-0", kind="episode_failed", text="as episodes do")
+    guard = GuardTripped(actor="trainer-0", guard="nan", reason="loss is NaN")
+    assert anomaly_in([Tell("supervisor", report), Wake("x", 1.0)]) == ""
+    assert anomaly_in([Tell("buffer", refused)]) == "refused at the door: g1: prefix hash differs"
+    assert anomaly_in([Tell("supervisor", guard)]) == "guard nan: loss is NaN"
+
+
+def test_what_no_message_may_hold_does_not_stop_the_recorder(tmp_path: Path) -> None:
+    """The bus refuses it by name; the recorder only notes that it has no digest."""
+    recorder = opened(tmp_path)
+    bad = EventReported(source="a", kind="b", text="c", values={"x": object()})
+    event: Event = Received("a", OPENED)
+    recorder.record(event, 0.0, [Tell("supervisor", bad)], ())
+    assert lines_of(tmp_path)[0].decisions[0].digest == 0
+    large = GroupOpened(group_id="g1", prompt_id="", size=1 << 70)
+    recorder.record(Received("a", large), 0.0, [], ())
+    assert "cannot be written" in lines_of(tmp_path)[1].error

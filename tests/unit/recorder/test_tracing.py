@@ -1,0 +1,88 @@
+"""The life of one trajectory out of the recordings of many actors."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+from milepost.actors.recorder.lines import Decision, Line, decode_line, encode_line, words_of
+from milepost.actors.recorder.reading import Recording
+from milepost.actors.recorder.tracing import about, behind_s, in_order, moments
+
+
+def line(number: int, wall_s: float, **more: Any) -> Line:
+    return Line(number, wall_s, wall_s, more.pop("kind", "received"), **more)
+
+
+def recording(actor: str, *lines: Line, host: str = "one") -> Recording:
+    return Recording({"actor": actor, "incarnation": 0, "host": host, "run_id": "r"}, list(lines))
+
+
+def test_a_line_survives_its_bytes() -> None:
+    told = Decision("tell", "buffer", "GroupOpened", "", 8, {"group_ids": ["g1", "g2"]}, 9, 1.5)
+    one = line(3, 1.25, source="rollout", type="Batch", facts={"step": 1}, decisions=[told])
+    assert decode_line(encode_line(one)) == one
+    assert "received Batch from rollout (step 1) -> tell buffer GroupOpened" in words_of(one)
+
+
+def test_siblings_are_left_out_and_the_group_is_not() -> None:
+    lines = [
+        line(0, 0.0, type="EpisodeEnded", facts={"trajectory_id": "g1.1"}),
+        line(1, 1.0, type="EpisodeEnded", facts={"trajectory_id": "g1.10"}),
+        line(2, 2.0, type="GroupStored", facts={"group_id": "g1"}),
+        line(3, 3.0, type="Batch", facts={"trajectory_ids": ["g1.1", "g2.0"]}),
+        line(
+            4,
+            4.0,
+            type="TrajectoryFinished",
+            facts={"trajectory_ids": ["g1.2"], "group_ids": ["g1"]},
+        ),
+        line(5, 5.0, kind="answered", key="generate/g1.1/0/1/1", type="Generated"),
+        line(6, 6.0, type="CreditsGranted"),
+    ]
+    assert [each.number for each in about(lines, "g1.1")] == [0, 2, 3, 5]
+    assert [each.number for each in about(lines, "g1")] == [0, 1, 2, 3, 4, 5]
+
+
+def test_an_answer_without_names_belongs_to_its_question() -> None:
+    asked = Decision("ask", "session-0", "OpenSessions", "open", 50, {"trajectory_ids": ["g1.0"]})
+    other = Decision("ask", "session-0", "OpenSessions", "else", 51, {"trajectory_ids": ["g2.0"]})
+    lines = [
+        line(0, 0.0, type="CreditsGranted", decisions=[asked, other]),
+        line(1, 1.0, kind="answered", key="open", type="SessionsOpened", cause=50),
+        line(2, 1.0, kind="answered", key="else", type="SessionsOpened", cause=51),
+    ]
+    found = list(about(lines, "g1.0"))
+    assert [each.number for each in found] == [0, 1]
+    assert found[0].decisions == [asked], "what was decided about others is left out"
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_causes_come_first_whatever_the_clocks_say(seed: int) -> None:
+    """A message goes round many actors on hosts whose clocks are seconds apart."""
+    chance = random.Random(seed)
+    actors = [f"a{index}" for index in range(4)]
+    skew = {actor: chance.uniform(-5, 5) for actor in actors}
+    numbers = dict.fromkeys(actors, 0)
+    lines: dict[str, list[Line]] = {actor: [] for actor in actors}
+    order: list[tuple[str, int]] = []
+    for hop in range(60):
+        actor = chance.choice(actors)
+        sent = Decision("tell", "next", "X", "", hop + 1, {"trajectory_id": "g1.0"})
+        one = line(numbers[actor], hop * 0.01 + skew[actor], message_id=hop, decisions=[sent])
+        lines[actor].append(one)
+        order.append((actor, one.number))
+        numbers[actor] += 1
+    found = moments([recording(actor, *told, host=actor) for actor, told in lines.items()], "g1.0")
+    assert [(each.actor, each.line.number) for each in found] == order
+    for (host, other), seconds in behind_s(found).items():
+        assert seconds <= skew[other] - skew[host] + 1e-9, "never more than the truth"
+
+
+def test_lines_without_causes_are_ordered_by_their_times() -> None:
+    one = recording("a", line(0, 3.0, facts={"group_id": "g1"}))
+    other = recording("b", line(0, 1.0, facts={"group_id": "g1"}))
+    assert [each.actor for each in moments([one, other], "g1")] == ["b", "a"]
+    assert in_order([]) == []
