@@ -28,8 +28,9 @@ from milepost.supervisor.states import Child, Running
 
 ANSWER_S: Final = 2.0
 """An actor that has not answered by then is busy."""
-BAD_NEWS: Final = frozenset({"failed", "guard", "restarted", "stalled"})
-"""Kinds of events after which every running actor pins its recorder."""
+BAD_NEWS: Final = frozenset({"restarted", "stalled"})
+"""Kinds of events after which every running actor pins its recorder, since the run goes on. Of a
+run that ends, the rings themselves are what was last recorded; they are pinned at its end."""
 
 
 class Asking:

@@ -18,6 +18,8 @@ from typing import Any, Final
 import msgspec
 import orjson
 
+from milepost.actors.recorder.pins import pin_rings
+from milepost.actors.recorder.recorder import FOLDER
 from milepost.configs.topology import Topology
 from milepost.messages.bus import Bus, BusLimits
 from milepost.messages.bus.borrowing import segment_prefix
@@ -270,6 +272,10 @@ class _Run:
             started_at=self._started_at,
             ended_at=time.time(),
         )
+        if verdict.status in {RunStatus.FAILED, RunStatus.GUARD} and verdict.cause is not None:
+            pins_max = self._topology.system.recorder.pins_max
+            for problem in pin_rings(self._folder.path / FOLDER, verdict.cause.text, pins_max):
+                sys.stderr.write(f"{problem}\n")
         try:
             self._folder.write_json(SUMMARY, summary)
             self._write_run_file(sockets, ended=True)

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 from milepost.actors.effects import Effect
 from milepost.actors.recorder.lines import Line, decode_line, encode_line
-from milepost.actors.recorder.recorder import PinsFull, Recorder
+from milepost.actors.recorder.pins import PinsFull
+from milepost.actors.recorder.recorder import Recorder
 from milepost.actors.recorder.ring import read_image
 from milepost.actors.recorder.story import anomaly_in, story
 from milepost.actors.recorder.tracing import about

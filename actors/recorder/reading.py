@@ -5,16 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import msgspec
-import zstandard
 
 from milepost.actors.recorder.lines import Line, decode_line
+from milepost.actors.recorder.pins import read_pin
 from milepost.actors.recorder.ring import RingDamaged, read_file, read_image
-
-IMAGE_BYTES_MAX: Final = 1 << 33
-_SKIPPABLE: Final = 0x184D2A50
 
 
 @dataclass(slots=True)
@@ -80,25 +77,14 @@ def read_recording(path: Path) -> Recording:
     pins: dict[str, str] = {}
     try:
         if path.suffix == ".zst":
-            reason, image = _unpacked(path.read_bytes())
+            reason, image = read_pin(path.read_bytes())
             pins[path.name] = reason
             about, records = read_image(image)
         else:
             about, records = read_file(path)
         return Recording(about, [decode_line(record) for record in records], pins)
-    except (RingDamaged, zstandard.ZstdError, msgspec.DecodeError) as error:
+    except (RingDamaged, msgspec.DecodeError) as error:
         raise RingDamaged(f"{path}: {error}") from error
-
-
-def _unpacked(data: bytes) -> tuple[str, bytes]:
-    if int.from_bytes(data[:4], "little") != _SKIPPABLE:
-        raise RingDamaged("it does not begin with the reason of a pin")
-    length = int.from_bytes(data[4:8], "little")
-    note = msgspec.json.decode(data[8 : 8 + length])
-    image = zstandard.ZstdDecompressor().decompress(
-        data[8 + length :], max_output_size=IMAGE_BYTES_MAX
-    )
-    return str(note["reason"]), image
 
 
 def _joined(some: Iterable[Line], others: Iterable[Line]) -> Iterator[Line]:

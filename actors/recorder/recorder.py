@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, Final
 
 import msgspec
-import zstandard
 
 from milepost.actors.effects import (
     Answered,
@@ -31,6 +30,7 @@ from milepost.actors.recorder.content import NotRecordable, content_of, digest_o
 from milepost.actors.recorder.describing import digest_of, facts_of
 from milepost.actors.recorder.lines import START, Decision, Facts, Line, encode_line
 from milepost.actors.recorder.payloads import Payloads
+from milepost.actors.recorder.pins import write_pin
 from milepost.actors.recorder.ring import Ring
 from milepost.configs.spec import ActorSpec
 from milepost.configs.system import RecorderConfig
@@ -62,8 +62,7 @@ class Recorder:
         self._payloads = payloads
         self._pins_max = pins_max
         self._number = 0
-        self.pins: list[str] = []
-        """Files written by `pin`."""
+        self._num_pins = 0
 
     @classmethod
     def open(cls, spec: ActorSpec) -> Recorder | None:
@@ -104,7 +103,7 @@ class Recorder:
     def statistics(self) -> dict[str, object]:
         """Lines so far, pins, and why contents are not kept any more."""
         ended = self._payloads.ended if self._payloads is not None else ""
-        return {"lines": self._number, "pins": len(self.pins), "payloads_ended": ended}
+        return {"lines": self._number, "pins": self._num_pins, "payloads_ended": ended}
 
     # ---- a line ----------------------------------------------------------------------------
 
@@ -182,34 +181,16 @@ class Recorder:
         return self._ring.image()
 
     def pin(self, reason: str, image: bytes) -> str:
-        """Write a copy of the ring, compressed, to a file that nothing overwrites; its path.
+        """Write a copy of the ring to a file that nothing overwrites; its path.
 
         May be called on any thread, but on one at a time.
 
         Raises:
-            PinsFull: `pins_max` were written.
-            OSError: it cannot be written.
+            PinsFull, OSError: see `write_pin`.
         """
-        if len(self.pins) >= self._pins_max:
-            raise PinsFull(
-                f"{self.actor} has pinned {len(self.pins)} times, "
-                f"system.recorder.pins_max = {self._pins_max}"
-            )
-        path = self._ring.path.with_suffix(f".pin-{len(self.pins)}.zst")
-        self.pins.append(str(path))
-        note = msgspec.json.encode({"reason": reason[:2000], "wall_s": time.time()})
-        packed = zstandard.ZstdCompressor(level=3).compress(image)
-        draft = path.with_suffix(".draft")
-        with draft.open("wb") as file:
-            # A skippable frame: the reason stands in front, every zstd tool passes over it.
-            file.write((0x184D2A50).to_bytes(4, "little") + len(note).to_bytes(4, "little") + note)
-            file.write(packed)
-        draft.replace(path)
+        path = write_pin(self._ring.path, image, reason, self._pins_max)
+        self._num_pins += 1
         return str(path)
-
-
-class PinsFull(RuntimeError):
-    """No further pin may be written."""
 
 
 def decisions_of(effects: Sequence[Effect], sent: Sequence[int], *, whole: bool) -> list[Decision]:

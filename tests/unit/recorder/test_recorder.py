@@ -21,8 +21,9 @@ from milepost.actors.effects import (
     WorkDone,
 )
 from milepost.actors.recorder.lines import Line
+from milepost.actors.recorder.pins import PinsFull, pin_rings
 from milepost.actors.recorder.reading import read_recording, read_recordings
-from milepost.actors.recorder.recorder import FOLDER, PinsFull, Recorder
+from milepost.actors.recorder.recorder import FOLDER, Recorder
 from milepost.actors.recorder.ring import RingDamaged
 from milepost.actors.recorder.story import LINES_MAX, anomaly_in, story
 from milepost.configs.run import RunConfig
@@ -136,13 +137,30 @@ def test_pins_keep_what_the_ring_overwrites_and_are_few(tmp_path: Path) -> None:
         recorder.record(Received("rollout", OPENED), float(number), [], ())
     path = recorder.pin("once more", recorder.image())
     assert path.endswith("buffer-0.pin-1.zst")
-    with pytest.raises(PinsFull, match="pins_max = 2"):
+    with pytest.raises(PinsFull, match="has 2 pins"):
         recorder.pin("too often", recorder.image())
     (found,) = read_recordings(tmp_path / FOLDER)
     numbers = [line.number for line in found.lines]
     assert numbers == list(range(numbers[0], 600)), "ring and pins together"
     assert len(numbers) > len(read_recording(tmp_path / FOLDER / "buffer-0.ring").lines)
     assert found.pins == {"buffer-0.pin-0.zst": "looked at", "buffer-0.pin-1.zst": "once more"}
+
+
+def test_the_rings_of_a_run_that_failed_are_pinned_after_its_end(tmp_path: Path) -> None:
+    """Whoever resumes it twice still has what led to the first failure."""
+    for actor in ("buffer", "rollout"):
+        recorder = opened(tmp_path, actor)
+        recorder.record(None, 0.0, [], ())
+        recorder.close()
+    opened(tmp_path, "buffer").close()
+    assert list(pin_rings(tmp_path / FOLDER, "it failed", 1)) == []
+    assert list(pin_rings(tmp_path / FOLDER, "full by now", 1)) == []
+    names = sorted(path.name for path in (tmp_path / FOLDER).glob("*.zst"))
+    assert names == ["buffer-0.pin-0.zst", "rollout-0.pin-0.zst"]
+    assert read_recording(tmp_path / FOLDER / names[1]).pins == {names[1]: "it failed"}
+    opened(tmp_path, "rollout").close()
+    assert list(pin_rings(tmp_path / FOLDER, "it failed again", 2)) == []
+    assert read_recording(tmp_path / FOLDER / names[1]).pins == {names[1]: "it failed"}
 
 
 def test_a_file_of_somebody_else_is_named(tmp_path: Path) -> None:

@@ -1,0 +1,87 @@
+"""Pins: copies of a ring, compressed, that nothing overwrites; few for each life of an actor."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import msgspec
+import zstandard
+
+from milepost.actors.recorder.ring import RingDamaged
+
+IMAGE_BYTES_MAX: Final = 1 << 33
+REASON_CHARACTERS_MAX: Final = 2000
+_SKIPPABLE: Final = 0x184D2A50
+"""A frame that every zstd tool passes over: the reason stands in front of the image."""
+
+
+class PinsFull(RuntimeError):
+    """No further pin of this ring may be written."""
+
+
+def write_pin(ring: Path, image: bytes, reason: str, pins_max: int) -> Path:
+    """Write one more pin beside a ring.
+
+    Args:
+        ring: the file of the ring; the pin is named after it.
+        image: its content.
+        reason: why it is kept.
+        pins_max: pins of one ring.
+
+    Raises:
+        PinsFull: there are as many already.
+        OSError: it cannot be written.
+    """
+    for number in range(pins_max):
+        path = ring.with_suffix(f".pin-{number}.zst")
+        if not path.exists():
+            break
+    else:
+        raise PinsFull(f"{ring} has {pins_max} pins, system.recorder.pins_max allows no more")
+    note = msgspec.json.encode({"reason": reason[:REASON_CHARACTERS_MAX], "wall_s": time.time()})
+    head = _SKIPPABLE.to_bytes(4, "little") + len(note).to_bytes(4, "little")
+    draft = path.with_suffix(".draft")
+    draft.write_bytes(head + note + zstandard.ZstdCompressor(level=3).compress(image))
+    draft.replace(path)
+    return path
+
+
+def read_pin(data: bytes) -> tuple[str, bytes]:
+    """Reason and image of the bytes of a pin.
+
+    Raises:
+        RingDamaged: they are none.
+    """
+    if int.from_bytes(data[:4], "little") != _SKIPPABLE:
+        raise RingDamaged("it does not begin with the reason of a pin")
+    length = int.from_bytes(data[4:8], "little")
+    try:
+        note = msgspec.json.decode(data[8 : 8 + length])
+        image = zstandard.ZstdDecompressor().decompress(
+            data[8 + length :], max_output_size=IMAGE_BYTES_MAX
+        )
+    except (msgspec.DecodeError, zstandard.ZstdError) as error:
+        raise RingDamaged(f"it cannot be unpacked: {error}") from error
+    return str(note["reason"]), image
+
+
+def pin_rings(folder: Path, reason: str, pins_max: int) -> Iterator[str]:
+    """Pin every ring that a run of dead processes left; yields what went wrong.
+
+    Args:
+        folder: `RUN/recorder`; may be missing.
+        reason: how the run ended.
+        pins_max: pins of one ring; a ring that has as many keeps them.
+    """
+    for ring in sorted(folder.glob("*.ring")):
+        if ring.name.endswith(".earlier.ring"):
+            continue
+        try:
+            write_pin(ring, ring.read_bytes(), reason, pins_max)
+        except PinsFull:
+            continue
+        except OSError as error:
+            yield f"{ring} cannot be pinned: {error}"
