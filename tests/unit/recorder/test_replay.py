@@ -187,8 +187,8 @@ def test_a_recording_that_does_not_reach_back_is_refused(
     opened.close()
     with pytest.raises(ReplayRefused, match=why):
         Tape.read(tmp_path, "buffer", Until())
-    with pytest.raises(ReplayRefused, match="nothing was recorded of 'bufer', there are buffer"):
-        Tape.read(tmp_path, "bufer", Until())
+    with pytest.raises(ReplayRefused, match="nothing was recorded of 'buffer-1', there are buffer"):
+        Tape.read(tmp_path, "buffer-1", Until())
 
 
 def test_another_topology_than_the_one_that_ran_is_refused(tmp_path: Path) -> None:
