@@ -31,7 +31,10 @@ async def started(creation: Coroutine[Any, Any, Process]) -> Process:
         await asyncio.wait({task}, timeout=END_S)
         if task.done() and not task.cancelled() and task.exception() is None:
             kill_all(task.result())
-            await asyncio.wait({asyncio.ensure_future(task.result().wait())}, timeout=END_S)
+            # To the end of its pipes, too: until then asyncio's transport is not closed.
+            ending = asyncio.ensure_future(task.result().communicate())
+            await asyncio.wait({ending}, timeout=END_S)
+            ending.cancel()
         raise
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import hmac
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from typing import TYPE_CHECKING, Final
@@ -50,4 +51,4 @@ class Addresses:
         return trajectory_id, int(attempt)
 
     def _mac(self, named: bytes) -> bytes:
-        return hmac.digest(self._secret, named, "sha256")[:MAC_BYTES]
+        return hashlib.blake2b(named, digest_size=MAC_BYTES, key=self._secret).digest()

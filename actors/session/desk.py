@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from milepost.actors.effects import Effect, Tell, Wake
 from milepost.actors.session.assembly import RowRules
 from milepost.actors.session.state import Counters, Session
+from milepost.actors.session.work import SpareTime
 from milepost.messages.buffer import TokensAccounted
 from milepost.messages.engine import ForgetSessions
 
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from milepost.actors.session.addresses import Addresses
     from milepost.actors.session.engines import EnginePool
     from milepost.actors.session.text.rendering import Renderer
-    from milepost.actors.session.work import TextWork
+    from milepost.actors.session.work import RenderText, TextWork
 
 FORGET_KEY = "forget"
 DIGESTS_MAX = 1024
@@ -37,6 +38,7 @@ class Desk:
         rules: how branches become rows.
         version: newest published version; older ones must not serve any more.
         digests: of the weights of published versions, the newest `DIGESTS_MAX` of them.
+        spare_time: of the event loop, for rendering.
         addresses: of sessions, when the HTTP door is open.
     """
 
@@ -49,6 +51,7 @@ class Desk:
     version: int = 0
     digests: dict[int, str] = field(default_factory=dict)
     addresses: Addresses | None = None
+    spare_time: SpareTime = field(default_factory=SpareTime)
     counters: Counters = field(default_factory=Counters)
     _serial: int = 0
     _forgotten: dict[str, list[str]] = field(default_factory=dict)
@@ -74,6 +77,13 @@ class Desk:
         self._accounts_told = dict(accounts)
         fresh = {name: count for name, count in fresh.items() if count}
         return [Tell("buffer", TokensAccounted(tokens=fresh))] if fresh else []
+
+    def try_render(self, work: RenderText, now_s: float) -> object | None:
+        """As `try_inline`; texts of middling size take the spare time of the event loop."""
+        if not work.is_small() and self.spare_time.take(len(work.text), now_s):
+            self.counters.works_inline += 1
+            return work.carry_out(self.renderer)
+        return self.try_inline(work)
 
     def try_inline(self, work: TextWork) -> object | None:
         """The result of small work, done at once; None when it is worth a thread."""

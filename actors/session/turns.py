@@ -142,7 +142,7 @@ class Turns:
         if (piece := renderer.recall(flight.text)) is not None:
             return self._rendered(session, flight, piece, now_s)
         work = RenderText(self.desk.key("render"), flight.text)
-        if (done := self.desk.try_inline(work)) is not None:
+        if (done := self.desk.try_render(work, now_s)) is not None:
             return self._rendered(session, flight, done, now_s)
         self._works[work.key] = session, flight
         return [work]

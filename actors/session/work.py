@@ -27,6 +27,31 @@ if TYPE_CHECKING:
 
 INLINE_BYTES_MAX: Final = 512
 INLINE_TOKENS_MAX: Final = 512
+SPARE_BYTES_MAX: Final = 2048
+"""Up to here (`LONG_CHARS`) a thread would hold the interpreter as long as the event loop does: it
+is no gain but for the fairness of many."""
+SPARE_BYTES_PER_S: Final = 250_000
+"""Text that is done on the event loop all the same: about a tenth of its time."""
+SPARE_BYTES_AT_ONCE: Final = 8192
+
+
+@dataclass(slots=True)
+class SpareTime:
+    """How much middling text the event loop may still do at once: what it did not do, it saves."""
+
+    left: float = SPARE_BYTES_AT_ONCE
+    at_s: float = 0.0
+
+    def take(self, num_bytes: int, now_s: float) -> bool:
+        """Whether so much text may be done now."""
+        if num_bytes > SPARE_BYTES_MAX:
+            return False
+        saved = self.left + (now_s - self.at_s) * SPARE_BYTES_PER_S
+        self.left, self.at_s = min(saved, SPARE_BYTES_AT_ONCE), now_s
+        if num_bytes > self.left:
+            return False
+        self.left -= num_bytes
+        return True
 
 
 @dataclass(frozen=True, slots=True)

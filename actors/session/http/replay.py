@@ -44,6 +44,7 @@ class Replay:
         "_end",
         "_hash",
         "_read",
+        "_reply",
         "_short",
         "_start",
         "_tools",
@@ -62,6 +63,8 @@ class Replay:
         """The request that is read."""
         self._tools: list[dict[str, Any]] = []
         self._tools_digest = b""
+        self._reply: ChatMessage = {}
+        """The newest."""
         self.spelled = spelled
 
     def begin(self, body: bytes) -> bytes:
@@ -102,7 +105,10 @@ class Replay:
             except (msgspec.DecodeError, UnicodeDecodeError) as error:
                 raise TurnRefused("bad_request", f"{name}[{index}]: {error}") from error
             messages.append(
-                tuple(check_message(message, index) for message in convert(item, index))
+                tuple(
+                    self._known_text(check_message(message, index))
+                    for message in convert(item, index)
+                )
             )
         self._digests, self._read = digests, messages
         self._mark(raw, name)
@@ -140,8 +146,19 @@ class Replay:
             self._tools_digest = digest
         return self._tools
 
+    def _known_text(self, message: ChatMessage) -> ChatMessage:
+        """The message; what it repeats of the newest reply is not held in memory twice."""
+        if self._reply and message["role"] == "assistant":
+            if message == self._reply:
+                return self._reply
+            for name in ("content", "reasoning_content"):
+                if name in message and message[name] == self._reply.get(name):
+                    message[name] = self._reply[name]
+        return message
+
     def answered(self, reply: ChatReply) -> None:
-        """Remember how the calls of a reply are spelled."""
+        """Remember what a reply says, and how its calls are spelled."""
+        self._reply = reply.message
         for call in reply.message.get("tool_calls", ()):
             spellings = self.spelled.setdefault(call["id"], [])
             arguments = call["function"]["arguments"]

@@ -12,6 +12,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
+from xxhash import xxh3_128_digest
 
 from milepost.actors.session.text.canonical import Canon
 from milepost.actors.session.text.provenance import find_contents, mark_spans
@@ -29,9 +30,15 @@ if TYPE_CHECKING:
     from milepost.messages.shared import ChatMessage
 
 TAIL_CHARS: Final = 64
-CACHED_BYTES_MAX: Final = 4096
-CACHED_PIECES_MAX: Final = 1024
+REMEMBERED_FIRST_BYTES_MAX: Final = 1 << 16
+REMEMBERED_DELTA_BYTES_MAX: Final = 1024
 """Members of a group share their first prompt, and short tool results come again and again."""
+REMEMBERED_BYTES_MAX: Final = 1 << 22
+"""Of all pieces together."""
+_PIECE_BYTES: Final = 512
+"""What a piece costs beside its tokens."""
+_FIRST: Final = b"[null,"
+"""How the name of a first prompt begins."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +51,11 @@ class Piece:
     """[N] of `Provenance`"""
     tail: str
     """Last characters of the text: a reply's parser asks whether reasoning was opened."""
+
+    @property
+    def num_bytes(self) -> int:
+        """Memory that it takes, about."""
+        return _PIECE_BYTES + self.token_ids.nbytes + self.provenance.nbytes
 
 
 class Renderer:
@@ -60,6 +72,8 @@ class Renderer:
         self.family = family
         self.canon = Canon(self)
         self._pieces: dict[bytes, Piece] = {}
+        """By the digest of their names, the one asked for longest ago first."""
+        self._pieces_bytes = 0
         # A family has very few bases, unless its template looks at tool calls.
         self._base_text = lru_cache(maxsize=64)(self._render_base)
 
@@ -85,18 +99,24 @@ class Renderer:
 
     def recall(self, text: bytes) -> Piece | None:
         """The piece, if it was rendered lately."""
-        piece = self._pieces.pop(text, None)
+        name = xxh3_128_digest(text)
+        piece = self._pieces.pop(name, None)
         if piece is not None:
-            self._pieces[text] = piece
+            self._pieces[name] = piece
         return piece
 
     def remember(self, text: bytes, piece: Piece) -> None:
-        """Keep a short piece; the one that was not asked for longest makes room."""
-        if len(text) > CACHED_BYTES_MAX:
+        """Keep a piece that may come again; those not asked for longest make room."""
+        is_first = text.startswith(_FIRST)
+        if len(text) > (REMEMBERED_FIRST_BYTES_MAX if is_first else REMEMBERED_DELTA_BYTES_MAX):
             return
-        self._pieces[text] = piece
-        if len(self._pieces) > CACHED_PIECES_MAX:
-            del self._pieces[next(iter(self._pieces))]
+        name = xxh3_128_digest(text)
+        if name in self._pieces:
+            return
+        self._pieces[name] = piece
+        self._pieces_bytes += piece.num_bytes
+        while self._pieces_bytes > REMEMBERED_BYTES_MAX:
+            self._pieces_bytes -= self._pieces.pop(next(iter(self._pieces))).num_bytes
 
     def render(self, text: bytes) -> Piece:
         """Tokens of the text that `first` or `delta` named, each with what it stands for.

@@ -146,6 +146,7 @@ def test_more_sessions_than_allowed_are_refused_and_forgotten_ones_make_room() -
 def test_large_texts_are_worked_on_by_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     """The same turn, by the other way: every text goes out as work and comes back as an event."""
     monkeypatch.setattr(work, "INLINE_BYTES_MAX", 0)
+    monkeypatch.setattr(work, "SPARE_BYTES_MAX", 0)
     monkeypatch.setattr(work, "INLINE_TOKENS_MAX", 0)
     game = play()
     game.open()
@@ -163,11 +164,25 @@ def test_large_texts_are_worked_on_by_a_thread(monkeypatch: pytest.MonkeyPatch) 
     assert game.take().trajectory.num_sampled_tokens == sampled
 
 
+def test_the_event_loop_does_middling_texts_itself_only_when_it_has_time() -> None:
+    """A thread costs two changes of context, which a lone client would wait for; with many clients
+    the loop must get round to all of them, and to the question whether it is well."""
+    spare = work.SpareTime()
+    size = work.SPARE_BYTES_MAX
+    assert not spare.take(size + 1, 0.0), "a long text lets others run meanwhile"
+    num = work.SPARE_BYTES_AT_ONCE // size
+    assert [spare.take(size, 0.0) for _ in range(num + 1)] == [True] * num + [False]
+    assert not spare.take(size, 0.5 * size / work.SPARE_BYTES_PER_S)
+    assert spare.take(size, 1.01 * size / work.SPARE_BYTES_PER_S)
+    assert [spare.take(size, 1e6) for _ in range(num + 1)] == [True] * num + [False]
+
+
 def test_work_for_a_turn_that_was_stopped_meanwhile_is_dropped(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A thread cannot be stopped; its result belongs to nobody."""
     monkeypatch.setattr(work, "INLINE_BYTES_MAX", 0)
+    monkeypatch.setattr(work, "SPARE_BYTES_MAX", 0)
     game = play()
     game.open()
     game.chat([{"role": "user", "content": "first try"}])

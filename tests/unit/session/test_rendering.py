@@ -96,10 +96,11 @@ def test_a_good_template_passes_the_start_up_check() -> None:
 
 def test_remembered_pieces_are_bounded_and_the_newest_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     """A group shares its prompt; a long run must not keep every prompt it ever saw."""
-    monkeypatch.setattr("milepost.actors.session.text.rendering.CACHED_PIECES_MAX", 2)
     rendering = of(CHATML)
     names = [rendering.first([{"role": "user", "content": str(n)}], ()) for n in range(3)]
     pieces = [rendering.render(name) for name in names]
+    room = pieces[0].num_bytes + pieces[1].num_bytes
+    monkeypatch.setattr("milepost.actors.session.text.rendering.REMEMBERED_BYTES_MAX", room)
     for name, made in zip(names[:2], pieces[:2], strict=True):
         rendering.remember(name, made)
     assert rendering.recall(names[0]) is pieces[0]
@@ -107,6 +108,21 @@ def test_remembered_pieces_are_bounded_and_the_newest_stay(monkeypatch: pytest.M
     assert [rendering.recall(name) for name in names] == [pieces[0], None, pieces[2]]
     with pytest.raises(ValueError, match="read-only"):
         pieces[0].token_ids[0] = 1
+
+
+def test_a_long_first_prompt_is_remembered_and_a_long_delta_is_not() -> None:
+    """Members of a group share the one; the other never comes again, and would fill the memory."""
+    rendering = of(CHATML)
+    long: list[dict[str, Any]] = [{"role": "user", "content": "x " * 2000}]
+    for name, stays in (
+        (rendering.first(long, ()), True),
+        (rendering.delta(long, (), ()), False),
+        (rendering.delta(long[:1], (), ())[:600], True),
+    ):
+        piece = rendering.render(rendering.first([QUESTION], ()))
+        rendering.remember(name, piece)
+        rendering.remember(name, piece)
+        assert (rendering.recall(name) is piece) == stays
 
 
 def kinds(messages: list[dict[str, Any]]) -> dict[str, set[int]]:
