@@ -115,6 +115,10 @@ class HttpConfig(Config, kw_only=True):
     """A connection without a complete header for longer is closed."""
     body_s: PositiveFloat = 60.0
     """A request whose body takes longer to arrive is cut off."""
+    write_s: PositiveFloat = 60.0
+    """A client that reads nothing of its answer for longer is cut off, its generation stopped."""
+    connections_max: Positive = 8192
+    """Open at once; one more is told so, and closed."""
 
 
 class SessionConfig(Config, kw_only=True):

@@ -129,10 +129,10 @@ class SessionCore:
                 return self._chat(message, _asked(event), now_s)
             case GeneratedPart():
                 return self._turns.part(message)
-            case ClientGone(trajectory_id=name, message_id=message_id):
+            case ClientGone(trajectory_id=name, message_id=message_id, reason=reason):
                 known = self._sessions.get(name)
                 asked = Request(event.source, message_id)
-                return self._turns.client_gone(known, asked) if known else []
+                return self._turns.client_gone(known, asked, reason) if known else []
             case OpenSessions():
                 return self._open(message, event.source, _asked(event), now_s)
             case ConversationAsked():

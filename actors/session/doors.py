@@ -30,6 +30,8 @@ class ClientGone(Message, kw_only=True):
 
     trajectory_id: str
     message_id: int
+    reason: str
+    """Why not."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -313,12 +313,12 @@ class Turns:
             return self._fail(session, flight, refused)
         return tell_part(flight, deltas)
 
-    def client_gone(self, session: Session, request: Request) -> list[Effect]:
+    def client_gone(self, session: Session, request: Request, reason: str) -> list[Effect]:
         """Nobody waits for this turn any more: sampling on would be waste."""
         for flight in session.flights.values():
             if flight.request == request:
                 self.desk.counters.clients_gone += 1
-                return self._stop(session, flight, "its client closed the connection")
+                return self._stop(session, flight, reason)
         return []
 
     # ---- read and commit -----------------------------------------------------------------

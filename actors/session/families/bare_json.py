@@ -14,6 +14,7 @@ import msgspec
 from milepost.actors.session.families.base import ReplyDelta
 from milepost.actors.session.families.calls import parse_json_call
 from milepost.actors.session.families.held import HeldText
+from milepost.actors.session.text.nesting import is_deep
 
 if TYPE_CHECKING:
     from milepost.actors.session.families.calls import CallContext
@@ -72,6 +73,8 @@ def _objects(text: str) -> list[str]:
     """JSON objects parted by semicolons; a semicolon may stand inside a text, too."""
     parts: list[str] = []
     begin = ""
+    if is_deep(text):
+        return [text]
     for piece in text.split(";"):
         begin = f"{begin};{piece}" if begin else piece
         try:

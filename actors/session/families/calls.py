@@ -16,6 +16,7 @@ from typing import Any, Final, TypeAlias
 import msgspec
 from msgspec import Raw, Struct
 
+from milepost.actors.session.text.nesting import is_deep
 from milepost.messages.shared import ToolCall
 
 
@@ -61,12 +62,15 @@ def parse_json_call(body: str, call_id: str) -> ToolCall | None:
     The arguments stay the text that was sampled: spacing, key order and number formats included.
     `parameters` is read as `arguments`.
     """
+    if is_deep(body):
+        return None
     try:
         call = msgspec.json.decode(body.strip(), type=_JsonCall)
     except msgspec.MsgspecError:
         return None
     arguments = bytes(call.arguments or call.parameters or b"{}").decode()
-    if not call.name or not arguments.startswith("{"):
+    # The text was passed over, not read: what clients parse must be JSON to the last character.
+    if not call.name or not is_object(arguments):
         return None
     return ToolCall(call_id=call_id, name=call.name, arguments=arguments)
 
@@ -133,8 +137,13 @@ def dsml_calls(body: str, index: int, context: CallContext) -> tuple[ToolCall, .
         if (found := _pairs(_DSML, inside)) is None:
             return None
         for key, is_text, value in found:
+            if is_text == "true":
+                values[key] = value
+                continue
+            if is_deep(value):
+                return None
             try:
-                values[key] = value if is_text == "true" else msgspec.json.decode(value)
+                values[key] = msgspec.json.decode(value)
             except msgspec.MsgspecError:
                 return None
         calls.append(_made(name, values, context.call_id(index + len(calls))))
@@ -161,6 +170,8 @@ def kimi_calls(body: str, index: int, context: CallContext) -> tuple[ToolCall, .
 
 def is_object(text: str) -> bool:
     """Whether a text is one JSON object."""
+    if is_deep(text):
+        return False
     try:
         return isinstance(msgspec.json.decode(text), dict)
     except msgspec.MsgspecError:
@@ -195,7 +206,7 @@ def _made(name: str, values: dict[str, Any], call_id: str) -> ToolCall:
 
 def _value(text: str, kind: Any) -> Any:
     """A bare value under its schema type; without one, what JSON says, or else text."""
-    if kind == "string":
+    if kind == "string" or is_deep(text):
         return text
     try:
         value = msgspec.json.decode(text.strip())

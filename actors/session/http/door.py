@@ -75,11 +75,12 @@ class Door:
         self._feed(Received(DOOR, message, request))
         return exchange
 
-    def gone(self, exchange: Exchange, turn: DoorTurn) -> None:
-        """The client of this request does not wait any more."""
+    def gone(self, exchange: Exchange, turn: DoorTurn, reason: str) -> None:
+        """Nobody waits for this request any more; nothing happens when it was answered."""
         if self._open.pop(exchange.request, None) is not None:
             name, message_id = turn.trajectory_id, exchange.request.message_id
-            self._feed(Received(DOOR, ClientGone(trajectory_id=name, message_id=message_id)))
+            word = ClientGone(trajectory_id=name, message_id=message_id, reason=reason)
+            self._feed(Received(DOOR, word))
 
     def take_out(self, effects: list[Effect]) -> list[Effect]:
         """The effects that are not for this door; those that are have been carried out."""

@@ -6,7 +6,8 @@ anyway. One that says nothing about tokens passes. Null is as good as absent, ev
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeVar
+import re
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
 from msgspec import Raw
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+NO_JSON: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+"""What reading a client's JSON may raise."""
+_KEY: Final = re.compile(rb'[\s,{]*("(?:[^"\\]|\\.)*")\s*:\s*')
 _DECODER = msgspec.json.Decoder(dict[str, Raw])
 _NOTHING = (b"null", b"false")
 _PASSING_OF_SAMPLING = ("temperature", "top_p", "top_k", "min_p")
@@ -40,8 +44,10 @@ class Fields:
     def __init__(self, body: bytes, dropped: Collection[str] = ()) -> None:
         try:
             self._raw = _DECODER.decode(body)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except NO_JSON as error:
             raise TurnRefused("bad_request", f"the body is no JSON object: {error}") from error
+        if twice := _twice(body, self._raw):
+            raise TurnRefused("bad_request", f"{twice} stands twice: which one counts?")
         for name in SERVER_FIELDS.intersection(self._raw):
             if bytes(self._raw[name]) in _NOTHING:
                 del self._raw[name]
@@ -60,7 +66,7 @@ class Fields:
             return None
         try:
             return msgspec.json.decode(raw, type=kind)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except NO_JSON as error:
             raise TurnRefused("bad_request", f"{name}: {error}") from error
 
     def raw(self, name: str) -> bytes:
@@ -144,6 +150,23 @@ class Fields:
                 f"{', '.join(left)}: not known here, and nothing is ignored; leave it out, or let "
                 "the topology drop it (actors.session.http.dropped_fields)",
             )
+
+
+def _twice(body: bytes, fields: Mapping[str, Raw]) -> str:
+    """A field that stands in this object more than once; empty when there is none.
+
+    The decoder keeps the last of them. Here each is looked for at its own place, which costs one
+    comparison of bytes.
+    """
+    whole, seen, end = memoryview(body), set[str](), 0
+    while (found := _KEY.match(body, end)) is not None:
+        name = msgspec.json.decode(found[1], type=str)
+        start, value = found.end(), memoryview(fields[name])
+        end = start + len(value)
+        if name in seen or whole[start:end] != value:
+            return name
+        seen.add(name)
+    return ""
 
 
 def check_effort(effort: str | None, options: Mapping[str, Any], name: str) -> None:

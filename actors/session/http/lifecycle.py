@@ -10,12 +10,12 @@ from aiohttp import web
 from msgspec import Meta
 from msgspec.structs import replace
 
+from milepost.actors.session.http.answers import JSON, NO_RETRY, error, refusal
 from milepost.actors.session.http.branches import copy_branches, tree_of
 from milepost.actors.session.http.dialect import encode
 from milepost.actors.session.http.fields import Fields
 from milepost.actors.session.http.records import records_of
 from milepost.actors.session.http.samples import NoSamples, encode_samples, session_metadata
-from milepost.actors.session.http.service import JSON, NO_RETRY, error, refusal
 from milepost.actors.session.refusal import TurnRefused
 from milepost.actors.session.text.template import RenderFailed
 from milepost.actors.session.validation import check_messages, check_tools
@@ -56,9 +56,11 @@ class FreeSessions:
 
     def admits(self, request: web.BaseRequest) -> bool:
         """Whether this client may open one."""
-        bearer = request.headers.get("Authorization", "").removeprefix("Bearer ")
-        sent = request.headers.get("x-api-key") or bearer
-        return not self._key or hmac.compare_digest(sent.encode(), self._key)
+        scheme, _, bearer = request.headers.get("Authorization", "").partition(" ")
+        sent = request.headers.get("x-api-key") or (bearer if scheme.lower() == "bearer" else "")
+        # Headers may hold bytes that are no text.
+        given = sent.strip().encode(errors="surrogateescape")
+        return not self._key or hmac.compare_digest(given, self._key)
 
     def new(self) -> SessionSpec:
         """One more; its id is its secret."""

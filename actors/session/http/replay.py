@@ -6,13 +6,15 @@ not parsed again: it stands for the very message objects of the last time.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
 from msgspec import Raw
 from xxhash import xxh3_128_digest
 
+from milepost.actors.session.http.fields import NO_JSON
 from milepost.actors.session.refusal import TurnRefused
+from milepost.actors.session.text.nesting import NESTING_MAX, is_deep
 from milepost.actors.session.validation import check_message
 
 if TYPE_CHECKING:
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
     from milepost.messages.shared import ChatMessage
 
     Convert = Callable[[dict[str, Any], int], tuple[ChatMessage, ...]]
+
+T = TypeVar("T")
 
 SPELLINGS_MAX: Final = 16
 """Of one call id: a turn that is tried again may give the same id another time."""
@@ -78,6 +82,10 @@ class Replay:
             self._short = body[: self._start + 1] + body[end + 1 :]
         return self._short
 
+    def end(self) -> None:
+        """The request is read, or refused: its body is not kept."""
+        self._body = self._short = b""
+
     def messages(self, raw: bytes, convert: Convert, name: str) -> list[ChatMessage]:
         """The conversation of the request that was begun; every message of it is checked.
 
@@ -91,7 +99,7 @@ class Replay:
         """
         try:
             items = _LIST.decode(raw)
-        except msgspec.DecodeError as error:
+        except NO_JSON as error:
             raise TurnRefused("bad_request", f"{name}: {error}") from error
         digests = [xxh3_128_digest(item) for item in items]
         is_short = len(self._short) < len(self._body)
@@ -100,10 +108,7 @@ class Replay:
         fresh = items if is_short else items[same:]
         messages = self._read[:same]
         for index, raw_item in enumerate(fresh, same):
-            try:
-                item = _OBJECT.decode(raw_item)
-            except (msgspec.DecodeError, UnicodeDecodeError) as error:
-                raise TurnRefused("bad_request", f"{name}[{index}]: {error}") from error
+            item = _read(_OBJECT, raw_item, f"{name}[{index}]")
             messages.append(
                 tuple(
                     self._known_text(check_message(message, index))
@@ -117,7 +122,6 @@ class Replay:
     def _mark(self, raw: bytes, name: str) -> None:
         """Note where the messages stand in this body, for the next one."""
         body, short = self._body, self._short
-        self._body = self._short = b""
         start = short.find(b"[", short.find(b'"%s"' % name.encode()) + 1)
         end = start + len(raw) - 1 + len(body) - len(short)
         self._end = 0
@@ -138,10 +142,7 @@ class Replay:
             return []
         digest = xxh3_128_digest(raw)
         if digest != self._tools_digest:
-            try:
-                tools = _TOOLS.decode(raw)
-            except (msgspec.DecodeError, UnicodeDecodeError) as error:
-                raise TurnRefused("bad_request", f"tools: {error}") from error
+            tools = _read(_TOOLS, raw, "tools")
             self._tools = [convert(tool, index) for index, tool in enumerate(tools)]
             self._tools_digest = digest
         return self._tools
@@ -172,6 +173,15 @@ class Replay:
             if msgspec.json.decode(arguments) == value:
                 return arguments
         return msgspec.json.encode(value).decode()
+
+
+def _read(decoder: msgspec.json.Decoder[T], raw: bytes | Raw, name: str) -> T:
+    try:
+        if is_deep(bytes(raw).decode()):
+            raise TurnRefused("bad_request", f"{name} is nested more than {NESTING_MAX} deep")
+        return decoder.decode(raw)
+    except NO_JSON as error:
+        raise TurnRefused("bad_request", f"{name}: {error}") from error
 
 
 def _digest(body: bytes, end: int) -> bytes:

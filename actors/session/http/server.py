@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import socket
 from typing import TYPE_CHECKING, Final
 
 from aiohttp import web
 
+from milepost.actors.session.http.answers import JSON, error
+from milepost.actors.session.http.connection import Connection, Places, probe
 from milepost.actors.session.http.dialect import encode
-from milepost.actors.session.http.service import JSON, Chats, error
 
 if TYPE_CHECKING:
     from aiohttp.abc import AbstractStreamWriter
@@ -19,12 +21,17 @@ if TYPE_CHECKING:
 
     from milepost.actors.session.http.door import Door
     from milepost.actors.session.http.lifecycle import Lifecycle
+    from milepost.actors.session.http.service import Chats
     from milepost.configs.actors import HttpConfig
+
+log = logging.getLogger(__name__)
 
 BACKLOG: Final = 1024
 FRAGMENT_BYTES: Final = 1 << 20
 """Of a body that is read at once: a long history arrives in few pieces."""
 CLOSE_S: Final = 0.5
+LINGER_S: Final = 2.0
+"""How long the rest of a body that is refused is taken, for its client to read why."""
 
 
 class HttpServer:
@@ -45,20 +52,27 @@ class HttpServer:
         self._loop = asyncio.get_running_loop()
         self._num_open = 0
         self._listener: asyncio.Server | None = None
+        self._places = Places(config)
         self._server = web.Server(
-            self._handle,
-            request_factory=self._make_request,
-            handler_cancellation=True,
-            access_log=None,
-            keepalive_timeout=config.idle_s,
-            lingering_time=0,
-            read_bufsize=FRAGMENT_BYTES,
+            self._handle, request_factory=self._make_request, handler_cancellation=True
         )
 
     async def open(self, listener: socket.socket) -> None:
         """Accept connections."""
         self._listener = await self._loop.create_server(
-            self._server, sock=listener, backlog=BACKLOG
+            self._connection, sock=listener, backlog=BACKLOG
+        )
+
+    def _connection(self) -> Connection:
+        return Connection(
+            self._server,
+            self._places,
+            loop=self._loop,
+            access_log=None,
+            keepalive_timeout=self._config.idle_s,
+            lingering_time=LINGER_S,
+            read_bufsize=FRAGMENT_BYTES,
+            auto_decompress=False,
         )
 
     async def close(self) -> None:
@@ -99,6 +113,10 @@ class HttpServer:
         except web.HTTPRequestEntityTooLarge:
             told = f"the body has more than body_bytes_max = {self._config.body_bytes_max} bytes"
             return error(413, told)
+        except web.RequestPayloadError as broken:
+            return error(400, f"the body is no HTTP: {broken}")
+        except web.HTTPException as refused:
+            return error(refused.status, refused.text or refused.reason)
         finally:
             self._num_open -= 1
 
@@ -138,23 +156,51 @@ class HttpServer:
         content, length = request.content, request.content_length
         if length is not None and length > self._config.body_bytes_max:
             raise web.HTTPRequestEntityTooLarge(self._config.body_bytes_max, length)
+        await _check_head(request)
         transport = request.transport
         # A request keeps what it read until the next one on its connection: taken from its stream,
         # a long history is gone with its answer.
-        is_plain = length is not None and "Content-Encoding" not in request.headers
-        if is_plain and content.is_eof():
+        if length is not None and content.is_eof():
             return content.read_nowait()
         if transport is None:
             return await request.read()
-        late = self._loop.call_later(self._config.body_s, transport.abort)
+        late = self._loop.call_later(self._config.body_s, self._cut, transport, length)
         try:
-            if length is None or length > FRAGMENT_BYTES or not is_plain:
+            if length is None or length > FRAGMENT_BYTES:
                 return await request.read()
             # Waking up for each piece of a long history would cost more than reading it.
             await content.wait_eof()
             return content.read_nowait()
         finally:
             late.cancel()
+
+    def _cut(self, transport: asyncio.Transport, length: int | None) -> None:
+        log.warning(
+            "%s is cut off: its body of %s bytes did not arrive within http.body_s = %g s",
+            transport.get_extra_info("peername"),
+            "unknown" if length is None else length,
+            self._config.body_s,
+        )
+        transport.abort()
+
+
+async def _check_head(request: web.BaseRequest) -> None:
+    """What a client wants to know before it sends its body.
+
+    Raises:
+        HTTPUnsupportedMediaType: it would be compressed: nobody knows how large it would become.
+        HTTPExpectationFailed: it expects what is not known here.
+    """
+    encoding = request.headers.get("Content-Encoding", "identity")
+    if encoding.lower() != "identity":
+        raise web.HTTPUnsupportedMediaType(text=f"Content-Encoding {encoding}: send it plain")
+    expected = request.headers.get("Expect", "")
+    if expected.lower() == "100-continue":
+        # curl waits for a second before it sends a long history without this.
+        await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        request.writer.output_size = 0
+    elif expected:
+        raise web.HTTPExpectationFailed(text=f"Expect: {expected} is not known here")
 
 
 def bind(config: HttpConfig, index: int) -> tuple[socket.socket, str]:
@@ -171,6 +217,7 @@ def bind(config: HttpConfig, index: int) -> tuple[socket.socket, str]:
     except OSError:
         listener.close()
         raise
+    probe(listener)
     listener.setblocking(False)  # noqa: FBT003 - the socket's own signature
     host = config.advertised_host or config.host
     shown = f"[{host}]" if ":" in host else host

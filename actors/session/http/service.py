@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections import deque
 from dataclasses import dataclass
@@ -12,14 +11,16 @@ from weakref import WeakKeyDictionary
 from aiohttp import web
 
 from milepost.actors.session.doors import DoorTurn
+from milepost.actors.session.http.answers import JSON, fault_of, refusal
 from milepost.actors.session.http.anthropic_messages import AnthropicMessages
 from milepost.actors.session.http.chat_completions import ChatCompletions
-from milepost.actors.session.http.dialect import About, Fault, Reading, encode
+from milepost.actors.session.http.connection import why_gone
+from milepost.actors.session.http.dialect import About, Reading
 from milepost.actors.session.http.fields import Fields
 from milepost.actors.session.http.replay import Replay
 from milepost.actors.session.http.responses import Responses
 from milepost.actors.session.refusal import TurnRefused
-from milepost.messages.session import ChatRefused, ChatReply
+from milepost.messages.session import ChatReply
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -28,27 +29,12 @@ if TYPE_CHECKING:
     from milepost.actors.session.http.dialect import Asked, Dialect
     from milepost.actors.session.http.door import Door, Exchange
     from milepost.actors.session.state import Session
-    from milepost.messages.shared import Message
 
-STATUS: Final[dict[str, int]] = {
-    "bad_request": 400,
-    "not_append_only": 400,
-    "limit": 400,
-    "truncated": 409,
-    # Clients try a 409 again, and two that do would supersede each other for ever.
-    "closed": 410,
-    "unknown_session": 404,
-    "engine": 502,
-    "internal": 500,
-}
-JSON: Final = "application/json"
 EVENTS: Final = {
     "Content-Type": "text/event-stream; charset=utf-8",
     "Cache-Control": "no-cache",
     "X-Accel-Buffering": "no",
 }
-NO_RETRY: Final = {"x-should-retry": "false"}
-"""OpenAI's and Anthropic's clients heed it: what was refused once is refused again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,9 +97,9 @@ class Chats:
             if asked.stream:
                 return await self._streamed(request, dialect, about, exchange, path, session)
             answer = await exchange.answer
-        except (asyncio.CancelledError, ConnectionError):
-            self._door.gone(exchange, turn)
-            raise
+        finally:
+            # However this ends: without an answer by now, nobody waits for one any more.
+            self._door.gone(exchange, turn, why_gone(request))
         if isinstance(answer, ChatReply):
             self._answered(session, path, answer, about)
             return web.Response(body=dialect.reply(answer, about), content_type=JSON)
@@ -126,9 +112,11 @@ class Chats:
             TurnRefused: kind bad_request.
         """
         replay = self._client(session).replays[path]
-        fields = Fields(replay.begin(body), self._dropped)
-        reading = Reading(session, replay, self._options)
-        return self._dialects[path].read(fields, reading)
+        try:
+            fields = Fields(replay.begin(body), self._dropped)
+            return self._dialects[path].read(fields, Reading(session, replay, self._options))
+        finally:
+            replay.end()
 
     def times(self, session: Session) -> tuple[tuple[float, float], ...]:
         """When its newest turns were asked and answered, Unix time."""
@@ -181,25 +169,3 @@ class Chats:
         await response.write(b"".join(pieces))
         await response.write_eof()
         return response
-
-
-def fault_of(answer: Message) -> Fault:
-    """Why the core gave no reply."""
-    assert isinstance(answer, ChatRefused), f"a chat was answered with {answer}"
-    return Fault(STATUS[answer.kind], answer.kind, answer.reason, answer.limit)
-
-
-def refusal(dialect: Dialect, answer: Message) -> web.Response:
-    """The core's refusal, in the words of a dialect."""
-    fault = fault_of(answer)
-    headers = None if fault.status >= 500 else NO_RETRY
-    return web.Response(
-        body=dialect.fault(fault), status=fault.status, headers=headers, content_type=JSON
-    )
-
-
-def error(status: int, reason: str, headers: dict[str, str] | None = None) -> web.Response:
-    """A refusal of the door's own: `{"error": text}`."""
-    return web.Response(
-        body=encode({"error": reason}), status=status, headers=headers, content_type=JSON
-    )

@@ -86,7 +86,7 @@ class Harness:
         if not flights:
             return
         flight = flights[place % len(flights)]
-        self.game.feed(self.game.core._turns.client_gone(session, flight.request))
+        self.game.feed(self.game.core._turns.client_gone(session, flight.request, "gone"))
         self.game.core.validate()
         assert len(session.flights) == len(flights) - 1
 

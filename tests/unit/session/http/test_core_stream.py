@@ -121,15 +121,19 @@ def test_a_client_that_is_gone_stops_its_turn_and_nobody_elses() -> None:
     """What it asked for is aborted and counted; a newer turn of the session is not its business."""
     door = Door()
     first = door.ask()
-    door.handle(Received(DOOR, ClientGone(trajectory_id="g.0", message_id=99)))
+    door.handle(Received(DOOR, ClientGone(trajectory_id="g.0", message_id=99, reason="gone")))
     assert first not in door.game.replies
-    door.handle(Received(DOOR, ClientGone(trajectory_id="g.0", message_id=first.message_id)))
+    door.handle(
+        Received(DOOR, ClientGone(trajectory_id="g.0", message_id=first.message_id, reason="gone"))
+    )
     aborts = [each.message for each in door.game.told if isinstance(each.message, AbortRequests)]
     assert len(aborts) == 1
     assert door.game.core.statistics()["clients_gone"] == 1
     door.game.asks.clear()
     second = door.ask()
-    door.handle(Received(DOOR, ClientGone(trajectory_id="g.0", message_id=first.message_id)))
+    door.handle(
+        Received(DOOR, ClientGone(trajectory_id="g.0", message_id=first.message_id, reason="gone"))
+    )
     door.sample()
     assert isinstance(door.game.replies[second], ChatReply)
 
