@@ -187,6 +187,8 @@ def families_table() -> Iterator[str]:
     for each in DECLARATIONS.values():
         stops = ", ".join(f"`{_cell(stop)}`" for stop in each.stops)
         verified = f"the vendor's {each.verified}" if each.verified else "**unverified**"
+        if each.verified == "tokenizer":
+            verified += "; template **unverified**"
         replies = f"{each.reads}; no {missing}" if (missing := _missing(each)) else each.reads
         yield f"| {each.name} | {each.models} | {stops} | {_seam(each)} | {replies} | {verified} |"
     yield (

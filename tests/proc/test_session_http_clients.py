@@ -18,6 +18,7 @@ import pytest
 from proc.session_process import Scene, session_process, write_small_model
 from proc.test_session_http import CALL, DEADLINE_S, saying
 
+from milepost.actors.arrays import from_bulk
 from milepost.actors.session.text.tokenizer import Tokenizer, load_tokenizer
 from milepost.configs.actors import HttpConfig
 from milepost.configs.recipes.lookup.directory import TOOLS
@@ -109,6 +110,36 @@ async def test_openai_responses_go_on_with_their_own_items(
     second = await client.responses.create(model="m", input=items, tools=tools)
     assert second.output_text == "cat"
     assert second.status == "completed"
+    await client.close()
+
+
+async def test_openai_responses_go_on_by_their_id_alone(scene: Scene, tokenizer: Tokenizer) -> None:
+    """The session has the history: the same prompt, sampled from the same row, as with all items.
+    Whoever forks from an earlier response is told that a linear session cannot."""
+    openai: Any = pytest.importorskip("openai")
+    asked = saying(scene, tokenizer, CALL, "cat", "dog")
+    address = await opened(scene)
+    client = openai.AsyncOpenAI(base_url=f"{address}/v1", api_key="x", timeout=DEADLINE_S)
+    create = client.responses.create
+    fields = {"model": "m", "tools": [{"type": "function", **t["function"]} for t in TOOLS]}
+    first = await create(input=QUESTION, instructions="Be brief.", **fields)
+    (call,) = first.output
+    output = {"type": "function_call_output", "call_id": call.call_id, "output": "cat"}
+    second = await create(
+        input=[output], previous_response_id=first.id, instructions="Be brief.", **fields
+    )
+    assert (second.output_text, second.previous_response_id) == ("cat", first.id)
+    row = from_bulk(asked[0].token_ids).tolist() + tokenizer.encode(f"{CALL}<|im_end|>").tolist()
+    assert from_bulk(asked[1].token_ids).tolist()[: len(row)] == row
+    with pytest.raises(openai.BadRequestError, match="instructions are not carried over"):
+        await create(input="and?", previous_response_id=second.id, **fields)
+    again = {"instructions": "Be brief.", "store": False, **fields}
+    third = await create(input="and?", previous_response_id=second.id, **again)
+    assert third.output_text == "dog"
+    with pytest.raises(openai.BadRequestError, match="store = false"):
+        await create(input="and?", previous_response_id=third.id, **again)
+    with pytest.raises(openai.BadRequestError, match="would discard 2 turns"):
+        await create(input="no", previous_response_id=first.id, **again)
     await client.close()
 
 

@@ -6,17 +6,19 @@ sessions, and may be mixed on one.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import msgspec
 
+from milepost.actors.session.http.continued import Kept
 from milepost.messages.shared import FinishReason
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from milepost.actors.session.families import ReplyDelta
+    from milepost.actors.session.http.continued import Continued
     from milepost.actors.session.http.fields import Fields
     from milepost.actors.session.http.replay import Replay
     from milepost.actors.session.state import Session
@@ -33,6 +35,7 @@ class Reading:
     session: Session
     replay: Replay
     template_options: Mapping[str, Any]
+    kept: Kept = field(default_factory=Kept)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +50,7 @@ class Asked:
         model: as the client calls it; said back.
         usage: a stream ends with token counts (Chat Completions).
         echo: fields that the dialect says back (Responses).
+        keep: what its response stands for, if a later request may go on from it (Responses).
     """
 
     messages: list[ChatMessage]
@@ -56,6 +60,7 @@ class Asked:
     model: str = ""
     usage: bool = False
     echo: Mapping[str, Any] | None = None
+    keep: Continued | None = None
 
 
 @dataclass(frozen=True, slots=True)

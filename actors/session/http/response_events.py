@@ -16,6 +16,11 @@ if TYPE_CHECKING:
     from milepost.messages.shared import Usage
 
 
+def response_id(about: About) -> str:
+    """Id of the response to a request."""
+    return f"resp_{about.serial}"
+
+
 def body_of(about: About, reply: ChatReply) -> dict[str, Any]:
     """The whole `response` of a reply."""
     message, serial = reply.message, about.serial
@@ -164,7 +169,7 @@ def _body(
     about: About, status: str, items: list[dict[str, Any]], usage: dict[str, Any] | None
 ) -> dict[str, Any]:
     return {
-        "id": f"resp_{about.serial}",
+        "id": response_id(about),
         "object": "response",
         "created_at": int(about.created_s),
         "status": status,
@@ -173,8 +178,6 @@ def _body(
         "model": about.asked.model,
         "output": items,
         "parallel_tool_calls": True,
-        "previous_response_id": None,
-        "store": False,
         "tool_choice": "auto",
         "truncation": "disabled",
         "usage": usage,

@@ -1,4 +1,4 @@
-"""OpenAI Responses: a conversation as items, kept by the client.
+"""OpenAI Responses: a conversation as items, kept by the client or by the session.
 
 Neighbouring items of the assistant (reasoning, text, calls) are one message of the conversation.
 """
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from msgspec import Meta
 
+from milepost.actors.session.http.continued import Continued
 from milepost.actors.session.http.dialect import Asked, encode
 from milepost.actors.session.http.fields import check_effort
 from milepost.actors.session.http.response_events import ResponseEvents, body_of
@@ -35,65 +36,43 @@ class Responses:
         Raises:
             TurnRefused: kind bad_request.
         """
-        spec, options = reading.session.spec, reading.template_options
-        raw = fields.raw("input") or b"[]"
-        if raw.startswith(b'"'):
-            raw = b'[{"role":"user","content":%s}]' % raw
-        read = reading.replay.messages(raw, _item, "input")
-        instructions = fields.take("instructions", str)
-        messages = list(_grouped(read))
-        if instructions:
-            messages.insert(0, {"role": "system", "content": instructions})
-        raw_tools = fields.raw("tools")
-        tools = reading.replay.tools(raw_tools, _tool)
+        sampling = reading.session.spec.sampling
+        asked, messages = _conversation(fields, reading)
+        tools = reading.replay.tools(fields.raw("tools"), _tool)
         bound = fields.take("max_output_tokens", Bound)
         stream = fields.take("stream", bool) or False
         model = fields.take("model", str) or ""
-        fields.sampling(spec.sampling)
-        reasoning = fields.take("reasoning", dict[str, Any]) or {}
-        check_effort(reasoning.pop("effort", None), options, "reasoning.effort")
-        if asked := [name for name, value in reasoning.items() if value is not None]:
-            raise TurnRefused("bad_request", f"reasoning.{asked[0]} cannot be met, leave it out")
-        fields.template_options("chat_template_kwargs", options)
-        fields.neutral(
-            "tool_choice",
-            (
-                "auto",
-                *(() if tools else ("none",)),
-            ),
-        )
+        store = fields.take("store", bool) is not False
+        fields.sampling(sampling)
+        _check_reasoning(fields, reading.template_options)
+        fields.neutral("tool_choice", ("auto",) if tools else ("auto", "none"))
         fields.neutral("parallel_tool_calls", (True,))
         fields.neutral("text", ({"format": {"type": "text"}},))
         fields.neutral("truncation", ("disabled",))
         fields.neutral("background", (False,))
         fields.neutral("conversation", ())
-        fields.neutral("previous_response_id", ())
-        fields.neutral(
-            "include",
-            (
-                [],
-                ["reasoning.encrypted_content"],
-            ),
-        )
+        fields.neutral("include", ([], ["reasoning.encrypted_content"]))
         fields.passing(
             "metadata",
             "prompt_cache_key",
             "prompt_cache_retention",
             "safety_identifier",
             "service_tier",
-            "store",
             "stream_options",
             "user",
         )
         fields.done()
         echo = {
-            "instructions": instructions,
+            "instructions": asked.instructions or None,
             "max_output_tokens": bound,
-            "temperature": spec.sampling.temperature,
-            "top_p": spec.sampling.top_p,
+            "previous_response_id": asked.previous or None,
+            "store": store,
+            "temperature": sampling.temperature,
+            "top_p": sampling.top_p,
             "tools": [{"type": "function", "strict": False, **t["function"]} for t in tools],
         }
-        return Asked(messages, tools, bound, stream=stream, model=model, echo=echo)
+        keep = asked if store else None
+        return Asked(messages, tools, bound, stream=stream, model=model, echo=echo, keep=keep)
 
     def reply(self, reply: ChatReply, about: About) -> bytes:
         """One `response`."""
@@ -108,6 +87,32 @@ class Responses:
     def writer(self, about: About) -> ReplyWriter:
         """Events from response.created to response.completed."""
         return ResponseEvents(about)
+
+
+def _conversation(fields: Fields, reading: Reading) -> tuple[Continued, list[ChatMessage]]:
+    """What the request adds, and the whole conversation: instructions, what was said, the input."""
+    raw = fields.raw("input") or b"[]"
+    if raw.startswith(b'"'):
+        raw = b'[{"role":"user","content":%s}]' % raw
+    asked = Continued(
+        previous=fields.take("previous_response_id", str) or "",
+        instructions=fields.take("instructions", str) or "",
+        messages=tuple(_grouped(reading.replay.messages(raw, _item, "input"))),
+    )
+    messages: list[ChatMessage] = []
+    if asked.instructions:
+        messages.append({"role": "system", "content": asked.instructions})
+    if asked.previous:
+        may_branch = reading.session.record.takes_parallel
+        messages += reading.kept.history(asked, may_branch=may_branch)
+    return asked, [*messages, *asked.messages]
+
+
+def _check_reasoning(fields: Fields, options: Mapping[str, Any]) -> None:
+    reasoning = fields.take("reasoning", dict[str, Any]) or {}
+    check_effort(reasoning.pop("effort", None), options, "reasoning.effort")
+    if more := [name for name, value in reasoning.items() if value is not None]:
+        raise TurnRefused("bad_request", f"reasoning.{more[0]} cannot be met, leave it out")
 
 
 def _item(item: dict[str, Any], index: int) -> tuple[ChatMessage, ...]:

@@ -15,9 +15,11 @@ from milepost.actors.session.http.answers import JSON, fault_of, refusal
 from milepost.actors.session.http.anthropic_messages import AnthropicMessages
 from milepost.actors.session.http.chat_completions import ChatCompletions
 from milepost.actors.session.http.connection import why_gone
+from milepost.actors.session.http.continued import Kept
 from milepost.actors.session.http.dialect import About, Reading
 from milepost.actors.session.http.fields import Fields
 from milepost.actors.session.http.replay import Replay
+from milepost.actors.session.http.response_events import response_id
 from milepost.actors.session.http.responses import Responses
 from milepost.actors.session.refusal import TurnRefused
 from milepost.messages.session import ChatReply
@@ -42,6 +44,7 @@ class _Client:
     """What is known of the clients of one session."""
 
     replays: dict[str, Replay]
+    kept: Kept
     times: deque[tuple[float, float]]
 
 
@@ -111,10 +114,12 @@ class Chats:
         Raises:
             TurnRefused: kind bad_request.
         """
-        replay = self._client(session).replays[path]
+        client = self._client(session)
+        replay = client.replays[path]
+        reading = Reading(session, replay, self._options, client.kept)
         try:
             fields = Fields(replay.begin(body), self._dropped)
-            return self._dialects[path].read(fields, Reading(session, replay, self._options))
+            return self._dialects[path].read(fields, reading)
         finally:
             replay.end()
 
@@ -127,13 +132,15 @@ class Chats:
         if known is None:
             spelled: dict[str, list[str]] = {}
             replays = {name: Replay(spelled) for name in self._dialects}
-            known = _Client(replays, deque(maxlen=session.spec.limits.turns_max))
+            known = _Client(replays, Kept(), deque(maxlen=session.spec.limits.turns_max))
             self._clients[session] = known
         return known
 
     def _answered(self, session: Session, path: str, reply: ChatReply, about: About) -> None:
         client = self._client(session)
         client.replays[path].answered(reply)
+        if about.asked.keep is not None:
+            client.kept.remember(response_id(about), about.asked.keep, reply.message)
         client.times.append((about.created_s, time.time()))
 
     async def _streamed(

@@ -18,7 +18,9 @@ from milepost.actors.session.http.fields import Fields, check_effort
 from milepost.actors.session.http.replay import Replay
 from milepost.actors.session.http.responses import Responses
 from milepost.actors.session.refusal import TurnRefused
+from milepost.actors.session.run import record_maker
 from milepost.actors.session.state import Session
+from milepost.configs.actors import SessionConfig
 from milepost.messages.session import ChatReply
 from milepost.messages.shared import FinishReason, Usage
 
@@ -86,7 +88,8 @@ BODIES: list[tuple[Dialect, dict[str, Any]]] = [
 
 
 def reading(**options: Any) -> Reading:
-    session = Session(spec("g.0"), None, "rollout", 0.0)  # type: ignore[arg-type]
+    record = record_maker(SessionConfig())(("user", "tool"))
+    session = Session(spec("g.0"), record, "rollout", 0.0)
     return Reading(session, Replay({"call_0_0": [ARGUMENTS]}), options)
 
 
@@ -111,7 +114,8 @@ def test_one_conversation_reads_the_same_in_every_dialect(
         (BODIES[0][0], {"tool_choice": "required"}, "tool_choice"),
         (BODIES[0][0], {"tools": [{"type": "web_search"}]}, "tools[0]"),
         (BODIES[0][0], {"top_k": 5}, "top_k"),
-        (BODIES[1][0], {"previous_response_id": "resp_1"}, "previous_response_id"),
+        (BODIES[1][0], {"previous_response_id": "resp_1"}, "has no such response"),
+        (BODIES[1][0], {"conversation": "conv_1"}, "conversation"),
         (BODIES[1][0], {"input": [{"type": "computer_call"}]}, "input[0]"),
         (BODIES[1][0], {"reasoning": {"effort": "high"}}, "reasoning.effort"),
         (BODIES[1][0], {"reasoning": {"summary": "auto"}}, "reasoning.summary"),

@@ -8,13 +8,24 @@ import pytest
 
 from milepost.actors.buffer.filters import BUILT_IN
 from milepost.actors.session.families import FAMILIES
+from milepost.actors.session.families.default import Default
+from milepost.actors.session.families.table import DECLARATIONS
 from milepost.actors.session.leaves import PICKERS, POST_PROCESSORS
 from milepost.actors.session.matchers import MATCHERS
 from milepost.configs.load import decode
 from milepost.configs.problem import Problem
 from milepost.configs.read import merge, parse_override
 from milepost.configs.topology import Topology
-from milepost.supervisor.checks import CHECKS, Checked, Machine, Stage, Subject, parts, run_checks
+from milepost.supervisor.checks import (
+    CHECKS,
+    Checked,
+    Machine,
+    Note,
+    Stage,
+    Subject,
+    parts,
+    run_checks,
+)
 
 MACHINE = Machine(
     disk_free_bytes=1 << 40,
@@ -63,6 +74,11 @@ def topology(document: dict[str, Any], *overrides: str) -> Topology:
 def problems(document: dict[str, Any], *overrides: str) -> list[Problem]:
     subject = Subject(topology(document, *overrides), MACHINE)
     return [problem for checked in run_checks(READING, subject) for problem in checked.problems]
+
+
+def notes(document: dict[str, Any], *overrides: str) -> list[Note]:
+    subject = Subject(topology(document, *overrides), MACHINE)
+    return [note for checked in run_checks(READING, subject) for note in checked.notes]
 
 
 @pytest.mark.parametrize("document", [GRPO, SFT], ids=["grpo", "sft"])
@@ -221,7 +237,11 @@ def test_paced_groups_are_not_over_sampled() -> None:
 
 def test_the_words_the_checks_know_are_those_the_actors_know() -> None:
     """The checks hold a copy, so that the supervisor loads no tokenizer."""
-    assert set(parts.FAMILIES) == set(FAMILIES)
+    assert parts.FAMILIES.keys() == FAMILIES.keys()
+    assert {
+        "default": Default.verified,
+        **{name: each.verified for name, each in DECLARATIONS.items()},
+    } == parts.FAMILIES
     assert set(parts.MATCHERS) == set(MATCHERS)
     assert set(parts.FILTERS) == set(BUILT_IN)
     assert set(parts.LEAF_PICKERS) == set(PICKERS)
@@ -319,3 +339,20 @@ def test_each_check_says_what_it_prevents_and_stages_go_from_free_to_costly() ->
 def test_a_skipped_check_is_no_success() -> None:
     skipped = Checked(CHECKS[0], skipped=True)
     assert (skipped.problems, skipped.notes) == ((), ())
+
+
+@pytest.mark.parametrize(
+    ("family", "told"),
+    [
+        ("glm", "family glm is unverified"),
+        ("default", "family default is unverified"),
+        ("deepseek_v4", "family deepseek_v4 was tried on the vendor's tokenizer alone"),
+        ("qwen3", ""),
+    ],
+)
+def test_a_family_that_nobody_tried_on_its_model_is_named(family: str, told: str) -> None:
+    """It may fit all the same: the proof says so, and a person should look at it once."""
+    found = notes(GRPO, f"model.family={family}")
+    assert [note.text.startswith(told) for note in found if "family" in note.where] == (
+        [True] if told else []
+    )
