@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -18,7 +18,6 @@ from unit.archive.kit import author, judged
 from unit.report.kit import write_run
 
 from milepost.actors.archive.layout import (
-    Conversation,
     Trained,
     TrainedBody,
     Verdict,
@@ -39,6 +38,8 @@ from milepost.messages.trajectory import Certificate, Provenance, Trajectory, Tu
 T, U, R, S = Provenance.TEMPLATE, Provenance.INPUT, Provenance.TOOL, Provenance.SAMPLED
 EVIL = "<script>document.title='owned'</script>\x1b[2J\u202e<img src=x onerror=alert(1)>"
 SIZE = 380
+IN_ROWS = "conversation" in Trajectory.__struct_fields__
+"""Whether rows carry their conversation, or records do."""
 Part = tuple[Provenance, str, int]
 """Who said it, what, and under which version."""
 
@@ -119,7 +120,7 @@ class Shelf:
             self.row(
                 "odd.0", 3, 0.25, mismatch="assistant_text at segment 9: canonical 'a', row 'b'"
             ),
-            self.row("odd.1", 3, 0.5, status=Status.TRUNCATED, parts=hostile()),
+            self.row("odd.1", 3, 0.5, status=Status.TRUNCATED, parts=hostile(), said=EVIL),
         ]
         buffer.write([came(odd[0]), came(odd[1], said=EVIL)])
         buffer.write([judged(*odd, verdict=Verdict.DROPPED, reason=f"stale {EVIL}")])
@@ -135,6 +136,7 @@ class Shelf:
         parts: Sequence[Part] | None = None,
         status: Status = Status.COMPLETED,
         mismatch: str = "",
+        said: str = "",
     ) -> Trajectory:
         """A row of these parts, as a session seals it."""
         return make_row(
@@ -144,6 +146,7 @@ class Shelf:
             reward=reward,
             status=status,
             mismatch=mismatch,
+            said=said,
         )
 
 
@@ -160,8 +163,9 @@ def make_row(
     reward: float,
     status: Status = Status.COMPLETED,
     mismatch: str = "",
+    said: str = "",
 ) -> Trajectory:
-    """A sealed row, T tokens long, of these parts."""
+    """A sealed row, T tokens long, of these parts; what it says is `conversation(said)`."""
     tokenizer = load_tokenizer(model)
     random = Random(name)
     ids, provenance = array("i"), bytearray()
@@ -184,6 +188,12 @@ def make_row(
             )
     sampled = bytes(who == S for who in provenance)
     logprobs = array("f", [-random.expovariate(2) if s else 0.0 for s in sampled])
+    told = conversation(said)
+    carried: dict[str, Any] = {}
+    hashed: dict[str, Any] = {}
+    if IN_ROWS:
+        carried = {"conversation": Bulk("uint8", (len(told),), told)}
+        hashed = {"conversation_hash": xxhash.xxh3_128_hexdigest(told)}
     row = Trajectory(
         trajectory_id=name,
         group_id=name.rpartition(".")[0],
@@ -203,16 +213,26 @@ def make_row(
             sampling=SamplingParams(),
             canonical_mismatch=mismatch or None,
             mismatch_kinds=("assistant_text",) if mismatch else (),
+            **hashed,
         ),
         num_sampled_tokens=sum(sampled),
         metrics={"solved": reward, "turns": float(len(turns))},
         metadata={"seconds": 1.5},
+        **carried,
     )
     return sealed(row)
 
 
 def came(row: Trajectory, said: str = "") -> Said:
     """A trajectory that came, with what it says."""
+    if IN_ROWS:
+        return arrived((row,), "session-0")
+    write: Callable[..., Said] = arrived
+    return write((row,), "session-0", [conversation(said)])
+
+
+def conversation(said: str = "") -> bytes:
+    """What a row says, as a session writes it down; `said` stands in place of most messages."""
     arguments = '{"name": "zoe", "field": "friend"}'
     call = {"id": "1", "type": "function", "function": {"name": "lookup", "arguments": arguments}}
     messages: list[dict[str, Any]] = [
@@ -221,9 +241,7 @@ def came(row: Trajectory, said: str = "") -> Said:
         {"role": "tool", "content": said or "mia", "tool_call_id": "1"},
         {"role": "assistant", "content": said or "It is an owl."},
     ]
-    text = json.dumps({"messages": messages}).encode()
-    Conversation(messages=messages)
-    return arrived((row,), "session-0", [text])
+    return json.dumps({"messages": messages}).encode()
 
 
 def trained(row: Trajectory, step: int) -> Said:
