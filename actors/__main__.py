@@ -35,6 +35,7 @@ ENTRIES: Final[dict[str, str]] = {
     "guests": "milepost.actors.guests.run",
     "session": "milepost.actors.session.run",
     "engine": "milepost.actors.engine.run",
+    "evaluation_engine": "milepost.actors.engine.run",
     "buffer": "milepost.actors.buffer.run",
     "trainer": "milepost.actors.trainer.run",
     "publisher": "milepost.actors.publisher.run",

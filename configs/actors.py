@@ -162,6 +162,14 @@ class EngineConfig(Config, kw_only=True):
     restart: RestartConfig = RestartConfig(policy="permanent")
 
 
+class EvaluationEngineConfig(EngineConfig, kw_only=True):
+    """`[actors.evaluation_engine]`: engines of their own for the evaluator, with the same keys.
+
+    They serve held-out episodes and nothing else. The version that is to be measured is moved to
+    them, and they keep it until its score is there; no engine of the rollout ever waits for that.
+    """
+
+
 class BufferConfig(Config, kw_only=True):
     """`[actors.buffer]`"""
 
@@ -255,11 +263,23 @@ class EvaluatorConfig(Config, kw_only=True):
     at_start: bool = True
     at_end: bool = True
     every_versions: NonNegative = 0
-    """0: no evaluation in between."""
+    """0: no evaluation in between. Else the first version published after every so many; with
+    `external`, the first checkpoint."""
+    overflow: Literal["backpressure", "skip"] = "backpressure"
+    """What happens to a version that is due while an older one is still being measured, with
+    engines of its own or `external`. backpressure: the run waits with the next version (or step)
+    until this one can be taken. skip: it gets no score, and the reason is in the metrics
+    (`eval/skipped_overflow`); the last version is always measured."""
+    external: str = ""
+    """`module:Class` of your own, which measures checkpoints by itself: no prompt, agent or engine
+    of this run takes part. A subclass of `milepost.ExternalEvaluation`."""
+    external_options: dict[str, Any] = {}
+    """Keyword arguments of the class."""
     greedy: bool = True
     """Evaluate greedily, too."""
     sampled: bool = True
     deadline_s: PositiveFloat = 600.0
+    """Of one evaluation; what has no answer by then is missing."""
     episodes_in_flight_max: Positive = 64
     """Held-out episodes run at once, beside those of the rollout actor."""
     transcripts: NonNegative = 2

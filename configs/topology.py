@@ -7,6 +7,7 @@ from milepost.configs.actors import (
     BufferConfig,
     CustomConfig,
     EngineConfig,
+    EvaluationEngineConfig,
     EvaluatorConfig,
     GuestsConfig,
     PublisherConfig,
@@ -36,6 +37,7 @@ class ActorsConfig(Config, kw_only=True):
     guests: GuestsConfig | None = None
     session: SessionConfig | None = None
     engine: EngineConfig | None = None
+    evaluation_engine: EvaluationEngineConfig | None = None
     buffer: BufferConfig | None = None
     trainer: TrainerConfig | None = None
     publisher: PublisherConfig | None = None
@@ -83,6 +85,9 @@ class Topology(Config, kw_only=True):
                 count = actors.session.replicas if actors.session else 0
             case "engine":
                 count = actors.engine.replicas if actors.engine else 0
+            case "evaluation_engine":
+                fleet = actors.evaluation_engine
+                count = fleet.replicas if fleet else 0
             case "trainer":
                 count = actors.trainer.ranks if actors.trainer else 0
             case _:

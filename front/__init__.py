@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         RewardResult,
         ServiceFailed,
     )
+    from milepost.actors.evaluator.external import EvaluationSkipped, ExternalEvaluation
 
 __all__ = [
     "Agent",
@@ -34,6 +35,8 @@ __all__ = [
     "ChatError",
     "Episode",
     "EpisodeStopped",
+    "EvaluationSkipped",
+    "ExternalEvaluation",
     "LimitReached",
     "Prompt",
     "Purpose",
@@ -46,9 +49,13 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    """The class of this name, from `milepost.actors.agent`."""
+    """The class of this name, from where it is defined."""
     if name not in __all__:
         raise AttributeError(f"module 'milepost' has no attribute {name!r}")
+    if name in {"EvaluationSkipped", "ExternalEvaluation"}:
+        from milepost.actors.evaluator import external
+
+        return vars(external)[name]
     from milepost.actors import agent
 
     return vars(agent)[name]

@@ -17,6 +17,25 @@ class EvaluateNow(Message, kw_only=True):
     prompts_max: Positive | None = None
 
 
+class CheckpointOffered(Message, kw_only=True):
+    """A checkpoint is complete on disk; answered with `CheckpointTaken` when training may go on.
+
+    It is answered at once unless an older one is still being measured and the policy is to wait.
+    """
+
+    step: NonNegative
+    """Version of its weights."""
+    folder: str
+    final: bool = False
+    """No further version will come."""
+
+
+class CheckpointTaken(Message, kw_only=True):
+    """Answer to `CheckpointOffered`: the checkpoint is kept for its evaluation, or not needed."""
+
+    step: NonNegative
+
+
 class Score(Struct, frozen=True, kw_only=True):
     """How one version did on the held-out prompts, under one way of choosing tokens."""
 
@@ -45,11 +64,15 @@ class Evaluation(Struct, frozen=True, kw_only=True):
     version: NonNegative
     seconds: float
     delay_s: float = 0.0
-    """From the publication of the version to its score."""
+    """From the publication of the version, or its checkpoint, to its score."""
+    lag_steps: NonNegative = 0
+    """Versions that were published, or saved, between the one measured and its score."""
     sampled: Score | None = None
     """Replies sampled as in training."""
     greedy: Score | None = None
     """Always the most likely token."""
+    external: dict[str, float] = {}
+    """What the user's own evaluation of the checkpoint gave (`actors.evaluator.external`)."""
 
 
 class Transcript(Struct, frozen=True, kw_only=True):
@@ -64,4 +87,4 @@ class Transcript(Struct, frozen=True, kw_only=True):
     """The whole conversation as the agent saw it."""
 
 
-EvaluatorInbox: TypeAlias = EvaluateNow
+EvaluatorInbox: TypeAlias = EvaluateNow | CheckpointOffered

@@ -45,22 +45,35 @@ class BucketReady(Message, kw_only=True):
 
 
 class HoldVersion(Message, kw_only=True):
-    """Do not activate a new version for `lease_s`; answered with `VersionHeld`."""
+    """Do not activate a new version for `lease_s`; `VersionHeld`, or `HoldRefused`."""
 
     holder: str
     lease_s: Seconds
+    fleet: bool = False
+    """Of the evaluation engines: bring them to the published version first. The others go on."""
 
 
 class VersionHeld(Message, kw_only=True):
     """The engines serve `version`, and will until the hold is released or its lease ends."""
 
     version: NonNegative
+    fleet: bool = False
+    """As in the question."""
+
+
+class HoldRefused(Message, kw_only=True):
+    """Answer to `HoldVersion`: the evaluation engines could not be brought to the version."""
+
+    version: NonNegative
+    reason: str
 
 
 class ReleaseVersion(Message, kw_only=True):
     """The holder is done."""
 
     holder: str
+    fleet: bool = False
+    """As in the question that was answered."""
 
 
 class EngineReady(Message, kw_only=True):

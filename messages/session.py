@@ -36,6 +36,8 @@ class SessionSpec(Struct, frozen=True, kw_only=True):
     purpose: Purpose
     deliver_to: str
     """Actor that gets `TrajectoryFinished`: the buffer, or the evaluator."""
+    version_min: NonNegative | None = None
+    """Oldest version that may generate; None: the newest one that was published."""
 
 
 class OpenSessions(Message, kw_only=True):

@@ -11,6 +11,7 @@ from milepost.configs.topology import ActorsConfig, Topology
 ORDERS: Final[dict[str, int]] = {
     "trainer": 0,
     "engine": 0,
+    "evaluation_engine": 0,
     "publisher": 0,
     "buffer": 1,
     "session": 1,
@@ -87,6 +88,7 @@ def _tables(actors: ActorsConfig) -> dict[str, tuple[RestartConfig, int]]:
     tables = {
         "trainer": actors.trainer,
         "engine": actors.engine,
+        "evaluation_engine": actors.evaluation_engine,
         "publisher": actors.publisher,
         "buffer": actors.buffer,
         "session": actors.session,

@@ -30,6 +30,7 @@ class Target(Struct, frozen=True):
 
     kind: Literal[
         "agent",
+        "evaluation",
         "prompts",
         "reward",
         "matcher",
@@ -99,6 +100,9 @@ def look_at(target: Target) -> Iterator[Fault]:
     if target.kind == "agent":
         yield from _agent(target, found)
         return
+    if target.kind == "evaluation":
+        yield from _evaluation(target, found)
+        return
     yield from _callable(target, found)
 
 
@@ -152,10 +156,28 @@ def _agent(target: Target, found: Any) -> Iterator[Fault]:
         yield Fault(f"`{target.path}.run` is not async", "write `async def run(self, episode)`")
     elif problem := _does_not_take(run, ("self", "episode")):
         yield Fault(f"`{target.path}.run` {problem}", "write `async def run(self, episode)`")
+    yield from _options(target, found, "$.actors.agent.options")
+
+
+def _evaluation(target: Target, found: Any) -> Iterator[Fault]:
+    base: Any = import_module("milepost.actors.evaluator.external").ExternalEvaluation
+    if not isinstance(found, type) or not issubclass(found, base):
+        yield Fault(f"`{target.path}` is no subclass of milepost.ExternalEvaluation", "derive it")
+        return
+    remedy = "write `def evaluate(self, checkpoint, version)`"
+    evaluate: Any = getattr(found, "evaluate", None)
+    if evaluate is base.evaluate:
+        yield Fault(f"`{target.path}` has no method evaluate", remedy)
+    elif problem := _does_not_take(evaluate, ("self", "checkpoint", "version")):
+        yield Fault(f"`{target.path}.evaluate` {problem}", remedy)
+    yield from _options(target, found, "$.actors.evaluator.external_options")
+
+
+def _options(target: Target, found: Callable[..., Any], where: str) -> Iterator[Fault]:
     try:
         inspect.signature(found).bind(**target.options)
     except TypeError as error:
-        remedy = "make $.actors.agent.options the keyword arguments of its __init__"
+        remedy = f"make {where} the keyword arguments of its __init__"
         yield Fault(f"`{target.path}` does not take its options: {error}", remedy)
 
 

@@ -5,13 +5,17 @@ from __future__ import annotations
 import asyncio
 import socket
 from pathlib import Path
+from typing import Final
 
 from milepost.actors.context import ActorContext
 from milepost.actors.effects import Effect, Event
 from milepost.actors.engine.core import Engine
 from milepost.actors.engine.interface import Backend, Order
 from milepost.actors.engine.receiving import Receiver
+from milepost.configs.actors import EngineConfig
 from milepost.configs.topology import Topology
+
+EVALUATION_ENGINE: Final = "evaluation_engine"
 
 
 async def run(context: ActorContext) -> None:
@@ -22,12 +26,11 @@ async def run(context: ActorContext) -> None:
         ActorFailed: the backend failed.
     """
     topology = context.topology
-    assert topology.actors.engine is not None, "the topology has no [actors.engine]"
+    requests_max = config_of(topology, context.spec.kind).requests_max
     # Importing torch and reading the checkpoint take seconds; heartbeats go on meanwhile.
     backend = await asyncio.to_thread(make_backend, context)
     try:
         publisher = "".join(topology.names("publisher"))
-        requests_max = topology.actors.engine.requests_max
         core = Engine(
             context.name,
             publisher,
@@ -45,8 +48,7 @@ async def run(context: ActorContext) -> None:
 def make_backend(context: ActorContext) -> Backend:
     """The backend that `actors.engine.kind` names; blocks until it could serve."""
     topology = context.topology
-    config, model = topology.actors.engine, topology.model
-    assert config is not None, "the topology has no [actors.engine]"
+    config, model = config_of(topology, context.spec.kind), topology.model
     assert model is not None, "the topology has no [model]"
     match config.kind:
         case "embedded":
@@ -57,7 +59,7 @@ def make_backend(context: ActorContext) -> Backend:
                 config,
                 dtype=model.dtype,
                 context_tokens=model.context_tokens_max,
-                receiver=make_receiver(topology, context.run_folder),
+                receiver=make_receiver(topology, context.run_folder, context.spec.kind),
             )
         case "sglang":
             from milepost.actors.engine.sglang.backend import SGLangBackend
@@ -82,14 +84,26 @@ def make_backend(context: ActorContext) -> Backend:
             return SGLangBackend(start(Path(model.path), config, place, needs))
 
 
-def make_receiver(topology: Topology, run_folder: Path) -> Receiver:
-    """What takes whole versions in, from a disk or out of a broadcast."""
-    config, model, publisher = topology.actors.engine, topology.model, topology.actors.publisher
-    assert config is not None, "the topology has no [actors.engine]"
+def config_of(topology: Topology, kind: str) -> EngineConfig:
+    """The table of this kind of engine: those of the rollout, or those of the evaluator."""
+    actors = topology.actors
+    config = actors.evaluation_engine if kind == EVALUATION_ENGINE else actors.engine
+    assert config is not None, f"the topology has no [actors.{kind}]"
+    return config
+
+
+def make_receiver(topology: Topology, run_folder: Path, kind: str) -> Receiver:
+    """What takes whole versions in, from a disk or out of a broadcast.
+
+    Engines of the evaluator have copies of their own: theirs stay on the version being measured.
+    """
+    model, publisher = topology.model, topology.actors.publisher
     assert model is not None, "the topology has no [model]"
     local = publisher.delta.local_folder if publisher else ""
     folder = Path(local) if local else run_folder / "weights_local" / socket.gethostname()
-    return Receiver(folder, baseline=Path(model.path), device=config.device)
+    if kind == EVALUATION_ENGINE:
+        folder = folder.with_name(f"{folder.name}-evaluation")
+    return Receiver(folder, baseline=Path(model.path), device=config_of(topology, kind).device)
 
 
 class Wired:

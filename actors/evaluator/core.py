@@ -1,9 +1,16 @@
 """The evaluator: held-out scores, each of exactly one version.
 
+Three ways, one of which the topology names. Shared engines: the version that the rollout's engines
+serve is held while it is measured. Engines of its own (`[actors.evaluation_engine]`): the published
+version is moved to them and held there, and training goes on. A class of the user's
+(`actors.evaluator.external`): checkpoints are measured in a process beside the run, see
+`checkpoints`.
+
 Owns: the held-out prompts and the evaluation under way.
-Receives: published versions, verdicts of agents, trajectories of sessions.
+Receives: published versions, verdicts of agents, trajectories of sessions, offered checkpoints.
 Sends: holds to the publisher, episodes to agents, scores to the supervisor.
-Invariants: EV-1 to EV-3 of `round`.
+Invariants: EV-1 to EV-3 of `round`, and
+    EV-4 (accounted): a version that was due has a score, or a reason why it has none.
 Starts: with the first published version.
 Dies: when the publisher does not answer.
 """
@@ -12,13 +19,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import msgspec
 
 from milepost.actors.effects import (
     Answered,
-    Ask,
     Effect,
     Event,
     Received,
@@ -29,37 +34,23 @@ from milepost.actors.effects import (
     Unanswered,
     Wake,
     Woken,
-    Work,
     WorkDone,
 )
+from milepost.actors.evaluator.checkpoints import Checkpoints
+from milepost.actors.evaluator.holding import NAME, Holding
 from milepost.actors.evaluator.round import Round
-from milepost.actors.evaluator.scores import recorded, score, text
+from milepost.actors.evaluator.schedule import Schedule
+from milepost.actors.evaluator.scores import score
 from milepost.actors.evaluator.settings import EvaluatorSettings
+from milepost.actors.evaluator.words import event, score_words, skip_words
+from milepost.actors.evaluator.works import SaveTranscripts
 from milepost.messages.buffer import TrajectoryFinished
-from milepost.messages.evaluator import EvaluateNow, Evaluation, Transcript
-from milepost.messages.publisher import HoldVersion, ReleaseVersion, VersionHeld
+from milepost.messages.evaluator import CheckpointOffered, EvaluateNow, Evaluation
 from milepost.messages.rollout import EpisodeEnded, EvaluationFinished, TrajectoryLost
 from milepost.messages.session import SessionsOpened, SessionsRefused, TrajectorySent
 from milepost.messages.shared import Message, Prompt
-from milepost.messages.supervisor import (
-    Drain,
-    Drained,
-    EventReported,
-    PeerRestarted,
-    StepRecorded,
-    WorkFinished,
-)
+from milepost.messages.supervisor import Drain, Drained, PeerRestarted, WorkFinished
 from milepost.messages.trainer import VersionPublished
-
-LEASE_MARGIN_S = 30.0
-HOLD_AGAIN_S = 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class SaveTranscripts(Work):
-    """Append conversations to RUN/transcripts.jsonl, for people to read."""
-
-    transcripts: tuple[Transcript, ...]
 
 
 @dataclass(slots=True)
@@ -68,14 +59,12 @@ class Evaluator:
 
     settings: EvaluatorSettings
     prompts: Sequence[Prompt]
+    schedule: Schedule = field(init=False)
+    holding: Holding = field(init=False)
+    checkpoints: Checkpoints | None = None
+    """With a class of the user's; then there are no rounds."""
     round: Round | None = None
     scores: list[Evaluation] = field(default_factory=list)
-    newest: int | None = None
-    final: bool = False
-    """True: the newest version is the last one."""
-    _published_s: float = 0.0
-    _is_due: bool = False
-    _is_holding: bool = False
     _saving: int = 0
     _first_over: int | None = None
     """Version whose arrival, or evaluation, lets the rollout actor start."""
@@ -87,12 +76,15 @@ class Evaluator:
 
     def __post_init__(self) -> None:
         """Names of rounds go on where a former incarnation may have stopped."""
+        self.schedule = Schedule(self.settings)
+        self.holding = Holding(self.settings, self.schedule)
         self._serial = self.settings.rounds_before
+        if self.settings.external:
+            self.checkpoints = Checkpoints(self.settings, self.scores)
 
     def start(self, now_s: float) -> list[Effect]:
-        """The publisher speaks first."""
-        del now_s
-        return []
+        """The publisher speaks first; but the starting checkpoint is there."""
+        return self.checkpoints.start(now_s) if self.checkpoints else []
 
     def handle(self, event: Event, now_s: float) -> list[Effect]:
         """The one door."""
@@ -109,30 +101,38 @@ class Evaluator:
             case Unanswered(key, to, reason):
                 return self._unanswered(key, f"{to}: {reason}", now_s)
             case Woken("hold"):
-                self._is_holding = False
+                self.holding.woken()
                 return []
             case Woken(key):
                 return self._time_up(key)
-            case WorkDone(_, _, error):
-                self._saving -= 1
-                if error:
-                    return [self._event("transcripts", f"transcripts were not written: {error}")]
-                return []
+            case WorkDone(key, _, error):
+                return self._worked(event, key, error, now_s)
             case Taken():
                 return []
+
+    def _worked(self, done: WorkDone, key: str, error: str, now_s: float) -> list[Effect]:
+        if not key.startswith("save/"):
+            assert self.checkpoints is not None, key
+            return self.checkpoints.done(done, now_s)
+        self._saving -= 1
+        return [event("transcripts", f"transcripts were not written: {error}")] if error else []
 
     def _received(
         self, source: str, message: Message, request: Request | None, now_s: float
     ) -> list[Effect]:
         match message:
             case VersionPublished():
-                self._published(message, now_s)
+                return self._published(message, now_s)
+            case CheckpointOffered():
+                assert request is not None
+                assert self.checkpoints is not None, "nobody measures checkpoints here"
+                return self.checkpoints.offered(message, request, now_s)
             case EvaluateNow():
-                self._is_due = True
+                self.schedule.out_of_turn()
             case EpisodeEnded():
                 return self.round.episode_ended(message) if self.round else []
-            case TrajectoryFinished():
-                return self.round.trajectory_finished(message.trajectory) if self.round else []
+            case TrajectoryFinished(trajectory=first, others=others):
+                return self.round.trajectory_finished(first, others) if self.round else []
             case TrajectoryLost():
                 lost = (message.trajectory_id, message.attempt, message.cause)
                 return self.round.lost(*lost) if self.round else []
@@ -147,22 +147,18 @@ class Evaluator:
 
     # ---- when ----------------------------------------------------------------------------
 
-    def _published(self, message: VersionPublished, now_s: float) -> None:
-        settings, is_first = self.settings, self.newest is None
-        if self.newest is not None and message.version <= self.newest:
-            return
-        self.newest, self.final = message.version, message.final
-        self._published_s = now_s
-        every = settings.every_versions
-        if is_first:
-            # A resumed run was evaluated before its first step already.
-            self._is_due = settings.at_start and message.version == settings.resumed_version == 0
-            if not self._is_due:
-                self._first_over = message.version
-        elif every and message.version % every == 0:
-            self._is_due = True
-        if message.final and settings.at_end:
-            self._is_due = True
+    def _published(self, message: VersionPublished, now_s: float) -> list[Effect]:
+        if self.checkpoints is not None:
+            return []
+        schedule, is_first = self.schedule, self.schedule.newest is None
+        schedule.published(message.version, final=message.final, is_busy=self._is_busy, now_s=now_s)
+        if is_first and schedule.due is None:
+            self._first_over = message.version
+        return []
+
+    @property
+    def _is_busy(self) -> bool:
+        return self.round is not None or self.holding.is_asking
 
     def _go_on(self, now_s: float) -> list[Effect]:
         if self._draining:
@@ -172,11 +168,12 @@ class Evaluator:
             effects += self.round.send_out()
             if self.round.is_over:
                 effects += self._end_round(now_s)
-        if self._is_due and self.round is None and not self._is_holding:
-            self._is_holding = True
-            lease_s = self.settings.deadline_s + LEASE_MARGIN_S
-            hold = HoldVersion(holder="evaluator", lease_s=lease_s)
-            effects.append(Ask("publisher", hold, "hold", deadline_s=self.settings.deadline_s))
+        if self.schedule.due is not None and not self._is_busy:
+            effects.append(self.holding.ask())
+        effects += self.holding.brake(is_busy=self._is_busy)
+        for version, reason in self.schedule.skipped:
+            effects += skip_words(version, reason, str(self.round or ""))
+        self.schedule.skipped.clear()
         return effects + self._say_first() + self._finish()
 
     def _say_first(self) -> list[Effect]:
@@ -187,20 +184,20 @@ class Evaluator:
         return [Tell("rollout", EvaluationFinished(version=version), "first")]
 
     def _finish(self) -> list[Effect]:
-        is_idle = self.round is None and not self._is_due and not self._saving
-        if self._is_finished or not self.final or not is_idle:
+        is_idle = not self._is_busy and self.schedule.due is None and not self._saving
+        is_over = self.checkpoints.is_over if self.checkpoints else self.schedule.final
+        if self._is_finished or not is_over or not is_idle:
             return []
         self._is_finished = True
         summary = {"evaluations": [msgspec.to_builtins(each) for each in self.scores]}
-        done = WorkFinished(actor="evaluator", summary=summary)
+        done = WorkFinished(actor=NAME, summary=summary)
         return [Tell("supervisor", done, "finished")]
 
     # ---- one round -----------------------------------------------------------------------
 
     def _held(self, version: int, now_s: float) -> list[Effect]:
         if self._draining:
-            return [Tell("publisher", ReleaseVersion(holder="evaluator"))]
-        self._is_due = False
+            return [self.holding.release()]
         self._serial += 1
         self.round = Round(self.settings, self.prompts, version, self._serial, now_s)
         return [Wake(f"deadline/{self._serial}", now_s + self.settings.deadline_s)]
@@ -209,22 +206,22 @@ class Evaluator:
         if self.round is None or key != f"deadline/{self.round.serial}":
             return []
         said = f"evaluation ran out of its {self.settings.deadline_s} s: {self.round}"
-        return [self._event("evaluation_late", said), *self.round.stop(said)]
+        return [event("evaluation_late", said), *self.round.stop(said)]
 
     def _end_round(self, now_s: float) -> list[Effect]:
         assert self.round is not None
         ended, self.round = self.round, None
-        self._is_holding = False
         success = self.settings.success_metric
         scores = {mode: score(tally, success) for mode, tally in ended.tallies.items()}
         measured = Evaluation(
             version=ended.version,
             seconds=now_s - ended.started_s,
-            delay_s=now_s - self._published_s,
+            delay_s=self.schedule.delay_s(ended.version, now_s),
+            lag_steps=self.schedule.lag(ended.version),
             sampled=scores.get("sampled"),
             greedy=scores.get("greedy"),
         )
-        effects: list[Effect] = [Tell("publisher", ReleaseVersion(holder="evaluator"))]
+        effects: list[Effect] = [self.holding.release()]
         for mode, each in scores.items():
             if each is None:
                 tally = ended.tallies[mode]
@@ -233,20 +230,16 @@ class Evaluator:
                     f"{tally.num_failed} failed, {tally.num_mixed} had mixed versions, "
                     f"{tally.num_missing} had no time"
                 )
-                effects.append(self._event("evaluation_failed", said))
+                effects.append(event("evaluation_failed", said))
         if any(scores.values()):
-            effects += self._report(measured)
+            self.scores.append(measured)
+            effects += score_words(measured, success)
+        else:
+            effects += skip_words(ended.version, "failed")
         effects += self._save(ended)
         if not self._is_first_told:
             self._first_over = ended.version
         return effects
-
-    def _report(self, measured: Evaluation) -> list[Effect]:
-        self.scores.append(measured)
-        said = text(measured, self.settings.success_metric)
-        line = StepRecorded(source="evaluator", step=measured.version, metrics=recorded(measured))
-        event = self._event("evaluation", said, msgspec.to_builtins(measured))
-        return [event, Tell("supervisor", line)]
 
     def _save(self, ended: Round) -> list[Effect]:
         kept = tuple(
@@ -259,15 +252,15 @@ class Evaluator:
         self._saving += 1
         return [SaveTranscripts(f"save/{ended.serial}", kept)]
 
-    def _event(self, kind: str, said: str, values: dict[str, Any] | None = None) -> Effect:
-        event = EventReported(source="evaluator", kind=kind, text=said, values=values or {})
-        return Tell("supervisor", event)
-
     # ---- answers and peers ---------------------------------------------------------------
 
     def _answered(self, key: str, message: Message, now_s: float) -> list[Effect]:
-        if isinstance(message, VersionHeld):
-            return self._held(message.version, now_s)
+        match key:
+            case "hold":
+                version, effects = self.holding.answered(message)
+                return effects if version is None else self._held(version, now_s)
+            case "brake":
+                return []
         kind, trajectory_id, attempt = _parse(key)
         if self.round is None:
             return []
@@ -284,11 +277,10 @@ class Evaluator:
 
     def _unanswered(self, key: str, reason: str, now_s: float) -> list[Effect]:
         kind, trajectory_id, attempt = _parse(key)
-        if kind == "hold":
-            said = f"the publisher granted no hold: {reason}"
-            return [self._event("evaluation_late", said), Wake("hold", now_s + HOLD_AGAIN_S)]
-        if kind == "first" and self.newest is not None:
-            return [Tell("rollout", EvaluationFinished(version=self.newest), "first")]
+        if kind in ("hold", "brake"):
+            return self.holding.unanswered(kind, reason, now_s)
+        if kind == "first" and (newest := self.schedule.newest) is not None:
+            return [Tell("rollout", EvaluationFinished(version=newest), "first")]
         if kind == "finished":
             self._is_finished = False
             return []
@@ -297,26 +289,28 @@ class Evaluator:
         return self.round.lost(trajectory_id, attempt, reason)
 
     def _peer_restarted(self, actor: str) -> list[Effect]:
-        if actor == "rollout" and self.newest is not None and self._is_first_told:
-            return [Tell("rollout", EvaluationFinished(version=self.newest), "first")]
+        newest = self.schedule.newest
+        if actor == "rollout" and newest is not None and self._is_first_told:
+            return [Tell("rollout", EvaluationFinished(version=newest), "first")]
         return self.round.peer_lost(actor) if self.round else []
 
     # ---- draining ------------------------------------------------------------------------
 
     def _drain(self, request: Request) -> list[Effect]:
         self._draining = request
-        self._is_due = False
+        self.schedule.due = None
+        effects = self.holding.brake(is_busy=False)
         if self.round is None:
-            return []
-        effects = self.round.stop("draining")
+            return effects
+        effects += self.round.stop("draining")
         self.round = None
-        return [*effects, Tell("publisher", ReleaseVersion(holder="evaluator"))]
+        return [*effects, self.holding.release()]
 
     def _reply_drained(self) -> list[Effect]:
         if self._saving or self._is_drained or self._draining is None:
             return []
         self._is_drained = True
-        return [Reply(self._draining, Drained(actor="evaluator"))]
+        return [Reply(self._draining, Drained(actor=NAME))]
 
     # ---- what others see -----------------------------------------------------------------
 
@@ -329,16 +323,19 @@ class Evaluator:
     def statistics(self) -> dict[str, object]:
         """The round under way and the last scores."""
         return {
-            "newest": self.newest,
+            "newest": self.schedule.newest,
+            "due": self.schedule.due,
             "round": str(self.round) if self.round else "",
             "scores": len(self.scores),
         }
 
     def working_on(self) -> str:
         """What it waits for, in names."""
+        if self.checkpoints is not None:
+            return str(self.checkpoints)
         if self.round is not None:
             return str(self.round)
-        if self._is_holding:
+        if self.holding.is_asking:
             return "waits for the publisher to hold the served version"
         return "waits for the next version to evaluate"
 

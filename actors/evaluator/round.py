@@ -115,6 +115,7 @@ class Round:
             limits=self.settings.limits,
             purpose=Purpose.EVALUATE,
             deliver_to="evaluator",
+            version_min=self.version if self.settings.has_fleet else None,
         )
 
     def _sampling(self, item: Item) -> SamplingParams:
@@ -188,14 +189,20 @@ class Round:
         self.tallies[item.mode].num_failed += 1
         return [self._abandon(item, ended.cause)]
 
-    def trajectory_finished(self, trajectory: Trajectory) -> list[Effect]:
-        """The row of an episode: its outcome, if every sampled token is of the held version."""
+    def trajectory_finished(
+        self, trajectory: Trajectory, others: tuple[Trajectory, ...] = ()
+    ) -> list[Effect]:
+        """The rows of an episode: its outcome, if every sampled token is of the held version.
+
+        A session that branched has several rows with one reward; each of its replies counts.
+        """
+        rows = (trajectory, *others)
         item = self._out.get(trajectory.trajectory_id)
         if item is None or not item.is_finishing:
             return []
         if trajectory.metadata.get("attempt", item.attempt) != item.attempt:
             return []  # of an attempt that was given up; the newest one has its own coming
-        if any(span.version != self.version for span in trajectory.spans):
+        if any(span.version != self.version for row in rows for span in row.spans):
             item.mixed += 1
             if item.mixed <= MIXED_MAX:
                 return self._again(item, "tokens of another version than the one measured")
@@ -210,7 +217,7 @@ class Round:
                 category=str(self.prompts[item.index].metadata.get("category", "")),
                 reward=trajectory.reward,
                 metrics=trajectory.metrics,
-                num_sampled_tokens=bytes(trajectory.loss_mask.data).count(1),
+                num_sampled_tokens=sum(bytes(row.loss_mask.data).count(1) for row in rows),
                 truncated=trajectory.status is Status.TRUNCATED,
             )
         )

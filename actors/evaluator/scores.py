@@ -79,13 +79,16 @@ def recorded(evaluation: Evaluation) -> dict[str, float]:
         "eval/step": float(evaluation.version),
         "eval/duration_seconds": evaluation.seconds,
         "eval/delay_seconds": evaluation.delay_s,
+        "eval/lag_steps": float(evaluation.lag_steps),
     }
+    metrics |= {f"eval/external/{name}": value for name, value in evaluation.external.items()}
     for mode, each in (("sampled", evaluation.sampled), ("greedy", evaluation.greedy)):
         if each is not None:
             metrics |= {
                 f"eval/{mode}/reward": each.reward,
                 f"eval/{mode}/episodes": float(each.num_episodes),
                 f"eval/{mode}/failed": float(each.num_failed),
+                f"eval/{mode}/mixed": float(each.num_mixed),
                 f"eval/{mode}/missing": float(each.num_missing),
                 f"eval/{mode}/truncated_ratio": each.truncated_ratio,
                 **{f"eval/{mode}/{name}": value for name, value in each.metrics.items()},
@@ -109,5 +112,8 @@ def text(evaluation: Evaluation, success_metric: str) -> str:
         parts.append(
             f"{mode} {success}reward {each.reward:.3f} on {each.num_episodes} prompts{others}"
         )
+    if evaluation.external:
+        numbers = (f"{name} {value:.4g}" for name, value in evaluation.external.items())
+        parts.append(f"external {', '.join(numbers)}")
     said = "; ".join(parts) or "no score"
     return f"version {evaluation.version}: {said} in {evaluation.seconds:.1f} s"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from milepost.actors.rollout.settings import episode_limits
 from milepost.configs.topology import Topology
@@ -32,6 +33,13 @@ class EvaluatorSettings:
     resumed_version: int
     """Version of the checkpoint the run went on from; 0 for a fresh run."""
     waits_for_rollout: bool
+    has_fleet: bool = False
+    """Engines of its own serve the episodes."""
+    overflow: Literal["backpressure", "skip"] = "backpressure"
+    external: str = ""
+    """The user's class measures checkpoints instead; no episodes."""
+    starting_checkpoint: str = ""
+    """What version 0 is."""
     rounds_before: int = 0
     """Rounds are numbered after this one: a restarted evaluator never uses a name again, under
     which sessions still hold the conversations and answers of the dead one."""
@@ -43,7 +51,7 @@ class EvaluatorSettings:
         """The settings of this topology.
 
         Raises:
-            ValueError: neither sampled nor greedy evaluation is on.
+            ValueError: neither sampled, greedy nor external evaluation is on.
         """
         actors, limits = topology.actors, topology.limits
         evaluator = actors.evaluator
@@ -59,7 +67,7 @@ class EvaluatorSettings:
             )
         if evaluator.greedy:
             modes["greedy"] = SamplingParams(temperature=0.0, tokens_max=limits.reply_tokens_max)
-        if not modes:
+        if not modes and not evaluator.external:
             raise ValueError("actors.evaluator.sampled and .greedy are both off: turn one on")
         return cls(
             seed=topology.run.seed,
@@ -78,5 +86,9 @@ class EvaluatorSettings:
             success_metric=topology.data.success_metric if topology.data else "solved",
             resumed_version=resume_step or 0,
             waits_for_rollout=actors.rollout is not None,
+            has_fleet=actors.evaluation_engine is not None,
+            overflow=evaluator.overflow,
+            external=evaluator.external,
+            starting_checkpoint=topology.model.path if topology.model else "",
             rounds_before=incarnation * ROUNDS_OF_ONE_LIFE,
         )

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from milepost.actors.context import ActorContext
 from milepost.actors.publisher.core import Publisher
+from milepost.actors.publisher.fleet import FleetPublisher
 from milepost.actors.publisher.settings import PublisherSettings
 from milepost.actors.publisher.works import ConfirmVersion, VersionWritten, WriteVersion
 
@@ -21,9 +22,9 @@ if TYPE_CHECKING:
 async def run(context: ActorContext) -> None:
     """Serve until stopped."""
     settings = settings_of(context.spec)
-    core = Publisher.of(settings)
+    core = make_core(context.spec)
     facts: dict[str, object] = {
-        "engines": list(settings.engines),
+        "engines": [*settings.engines, *settings.fleet],
         "transport": settings.transport,
     }
     if settings.transport != "disk-delta":
@@ -34,6 +35,15 @@ async def run(context: ActorContext) -> None:
         await context.serve(core, facts=facts, perform=hands.perform)
     finally:
         hands.close()
+
+
+def make_core(spec: ActorSpec) -> Publisher | FleetPublisher:
+    """The core in its first state."""
+    settings = settings_of(spec)
+    training = Publisher.of(settings)
+    if not settings.fleet:
+        return training
+    return FleetPublisher(training, settings.of_fleet(spec.topology))
 
 
 def settings_of(spec: ActorSpec) -> PublisherSettings:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from milepost.actors.weights.transports import READS_TENSORS
 from milepost.configs.topology import Topology
@@ -28,6 +28,8 @@ class PublisherSettings:
     transport: str = "direct"
     delta_root: str = ""
     """Folder of all versions (transport disk-delta)."""
+    fleet: tuple[str, ...] = ()
+    """Engines that serve evaluations only."""
     life: str = "0"
     """Different in each life of this process: names made of it were never used before."""
 
@@ -54,5 +56,13 @@ class PublisherSettings:
             and topology.actors.engine.kind in READS_TENSORS,
             transport=publisher.transport,
             delta_root=delta_root,
+            fleet=topology.names("evaluation_engine"),
             life=life,
         )
+
+    def of_fleet(self, topology: Topology) -> PublisherSettings:
+        """Of the evaluation engines: nobody is told of a version that they serve but who asked."""
+        fleet = topology.actors.evaluation_engine
+        assert fleet is not None, "the topology has no evaluation engines"
+        reads = fleet.kind in READS_TENSORS
+        return replace(self, engines=self.fleet, fleet=(), listeners=(), reads_tensors=reads)

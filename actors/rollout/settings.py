@@ -57,7 +57,9 @@ class RolloutSettings:
         waits_for = {"store"}
         if actors.publisher is not None:
             waits_for.add("version")
-        if actors.evaluator is not None and actors.evaluator.at_start:
+        evaluator = actors.evaluator
+        shares_engines = actors.evaluation_engine is None
+        if evaluator and evaluator.at_start and shares_engines and not evaluator.external:
             waits_for.add("evaluation")
         limits = topology.limits
         return cls(

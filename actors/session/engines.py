@@ -12,6 +12,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from milepost.messages.shared import Purpose
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -26,11 +28,16 @@ class EnginePool:
         names: all engines of the run.
         index: number of this session actor; several of them start their ties at different engines,
             and at different ranks of an engine.
+        evaluation: engines that serve held-out episodes, and nothing else; without any, those of
+            the run do.
     """
 
-    def __init__(self, names: Sequence[str], index: int = 0) -> None:
-        start = index % len(names) if names else 0
-        self._loads = dict.fromkeys((*names[start:], *names[:start]), 0)
+    def __init__(
+        self, names: Sequence[str], index: int = 0, evaluation: Sequence[str] = ()
+    ) -> None:
+        ours, theirs = _turned(names, index), _turned(evaluation, index)
+        self._loads = dict.fromkeys((*ours, *theirs), 0)
+        self._serving = {Purpose.TRAIN: ours, Purpose.EVALUATE: theirs or ours}
         self._next_rank = dict.fromkeys(self._loads, index)
         self._failed: dict[str, str] = {}
         self._avoided_until_s: dict[str, float] = {}
@@ -45,30 +52,37 @@ class EnginePool:
         """Engines that failed and have not generated since, with the reason."""
         return dict(self._failed)
 
-    def take(self, now_s: float, avoid: str = "") -> str:
+    def num_serving(self, purpose: Purpose) -> int:
+        """Engines that a session of this purpose may go to."""
+        return len(self._serving[purpose])
+
+    def take(self, now_s: float, avoid: str = "", purpose: Purpose = Purpose.TRAIN) -> str:
         """The engine for a session, counted as its load from now on.
 
         Engines that failed are taken when all have, or once in a while, to see whether they are
         back; `avoid` only when there is no other.
         """
-        assert self._loads, "a session needs an engine, the run has none"
+        names = self._serving[purpose]
+        assert names, "a session needs an engine, the run has none"
 
         def rank(name: str) -> tuple[bool, bool, int]:
             is_avoided = now_s < self._avoided_until_s.get(name, now_s)
             return is_avoided, name == avoid, self._loads[name]
 
-        name = min(self._loads, key=rank)
+        name = min(names, key=rank)
         if name in self._failed:
             self._avoided_until_s[name] = now_s + AVOIDED_S
         self._loads[name] += 1
         return name
 
-    def place(self, now_s: float, avoid: str = "") -> tuple[str, int]:
+    def place(
+        self, now_s: float, avoid: str = "", purpose: Purpose = Purpose.TRAIN
+    ) -> tuple[str, int]:
         """As `take`, with the data-parallel rank: sessions of one engine go round its ranks.
 
         Nobody here knows how many ranks an engine has; it takes the number modulo them.
         """
-        name = self.take(now_s, avoid)
+        name = self.take(now_s, avoid, purpose)
         rank = self._next_rank[name]
         self._next_rank[name] += 1
         return name, rank
@@ -87,3 +101,8 @@ class EnginePool:
         """The engine is well."""
         self._failed.pop(name, None)
         self._avoided_until_s.pop(name, None)
+
+
+def _turned(names: Sequence[str], index: int) -> tuple[str, ...]:
+    start = index % len(names) if names else 0
+    return (*names[start:], *names[:start])

@@ -101,7 +101,7 @@ def make_core(spec: ActorSpec, renderer: Renderer) -> tuple[Desk, SessionCore]:
     desk = Desk(
         name=spec.actor,
         renderer=renderer,
-        pool=EnginePool(topology.names("engine"), spec.index),
+        pool=EnginePool(topology.names("engine"), spec.index, topology.names("evaluation_engine")),
         context_tokens_max=model.context_tokens_max,
         patience_s=config.engine_patience_s,
         rules=row_rules(config),

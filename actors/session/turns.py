@@ -161,7 +161,7 @@ class Turns:
             return self._fail(session, flight, refused)
         pool = self.desk.pool
         if not session.engine:
-            session.engine, session.rank = pool.place(now_s)
+            session.engine, session.rank = pool.place(now_s, purpose=session.spec.purpose)
         elif (reason := pool.failed.get(session.engine)) is not None:
             self._move(session, f"{session.engine} failed: {reason}", now_s)
         return self._generate(session, flight)
@@ -211,7 +211,7 @@ class Turns:
             session_id=spec.trajectory_id,
             token_ids=to_bulk(prompt, "int32"),
             sampling=flight.sampling,
-            version_min=self.desk.version,
+            version_min=self.desk.version if spec.version_min is None else spec.version_min,
             stream=bool(flight.stream_name),
             rank=session.rank,
         )
@@ -270,7 +270,7 @@ class Turns:
             told = f"{reason}; {flight.tries} tries in {failing_s:.1f} s"
             return self._fail(session, flight, TurnRefused("engine", told))
         # Once round all of them at once; after that they are all dead, and asking on is no help.
-        is_first_round = flight.tries < len(self.desk.pool.loads)
+        is_first_round = flight.tries < self.desk.pool.num_serving(session.spec.purpose)
         # Another turn of the session may have moved it already.
         has_moved = has_failed and (
             session.engine != flight.engine or self._move(session, reason, now_s)
@@ -287,7 +287,7 @@ class Turns:
         """Leave an engine that failed; False when there is no other."""
         old, pool = session.engine, self.desk.pool
         pool.release(old)
-        session.engine, session.rank = pool.place(now_s, avoid=old)
+        session.engine, session.rank = pool.place(now_s, old, session.spec.purpose)
         if session.engine == old:
             return False
         session.moves.append(reason)

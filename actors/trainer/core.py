@@ -37,7 +37,7 @@ from milepost.actors.effects import (
     Woken,
     WorkDone,
 )
-from milepost.actors.trainer.ending import Ending
+from milepost.actors.trainer.ending import OFFER, Ending
 from milepost.actors.trainer.feed import Feed
 from milepost.actors.trainer.guard import Guard
 from milepost.actors.trainer.intake import Intake
@@ -168,6 +168,8 @@ class Trainer:
                 return self._worked(event, now_s)
             case Unanswered(_, to, reason) if key.startswith("publish/"):
                 self.publishing.not_taken(key, f"{to} did not take it: {reason}")
+            case Answered() | Unanswered() | Woken() if key == OFFER:
+                return self.ending.offer_ended(event, now_s)
             case Unanswered(_, to, reason) if key == "order":
                 return [Fail(f"{to} did not take an order: {reason}")]
             case Woken() if key == "publish-late":
@@ -207,7 +209,8 @@ class Trainer:
     def _stands_still(self) -> bool:
         """No step may begin any more."""
         ending = self.ending
-        return bool(self.tripped or ending.draining) or ending.drained or self.is_last
+        held = self.tripped or ending.draining or ending.drained or ending.offering
+        return bool(held) or self.is_last
 
     def _go_on(self, now_s: float) -> list[Effect]:
         """Publish, save, finish, train, ask: whatever is due and possible."""
@@ -216,7 +219,7 @@ class Trainer:
             self.publishing.owed = self.publishing.published != self.version
         if not self.training and not self.tripped:
             effects += self.publishing.begin_owed(self.version, final=self.is_last, now_s=now_s)
-            effects += self._save()
+            effects += [*self._save(), *self.ending.offer(final=self.is_last)]
             effects += self._finish()
         effects += self._drain(now_s)
         effects += self._train(now_s)
@@ -393,6 +396,8 @@ class Trainer:
             return f"stopped by guard {self.tripped} after step {self.version}"
         if self.ending.saving is not None:
             return f"saves the checkpoint of version {self.ending.saving}"
+        if self.ending.offering:
+            return f"waits for {self.plan.offers_to} to take checkpoint {self.ending.saved}"
         if self.ending.finished or self.ending.drained:
             return f"done with version {self.version}"
         if self.publishing.pending is not None and (self.plan.sync or self.is_last):

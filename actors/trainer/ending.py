@@ -5,16 +5,28 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final
 
-from milepost.actors.effects import Effect, Reply, Request, Wake
+from milepost.actors.effects import (
+    Answered,
+    Ask,
+    Effect,
+    Reply,
+    Request,
+    Unanswered,
+    Wake,
+    Woken,
+)
 from milepost.actors.trainer.plan import TrainerPlan
 from milepost.actors.trainer.ranks import Ranks
 from milepost.actors.trainer.sure import SureWords
 from milepost.actors.trainer.trained import TrainedGroups
 from milepost.actors.trainer.works import SaveCheckpoint, Saved
 from milepost.messages.buffer import CheckpointSaved
+from milepost.messages.evaluator import CheckpointOffered
 from milepost.messages.supervisor import Drained
 from milepost.messages.trainer import RankOrder
 
+OFFER: Final = "offer"
+OFFER_AGAIN_S: Final = 1.0
 WORDS_S: Final = 2.0
 """How long a drain waits for its last words to be taken. Whoever is to take them may be the one
 whose death ends the run; what they say is in the checkpoint, too, and a resume goes by that."""
@@ -41,6 +53,10 @@ class Ending:
     finished: bool = False
     draining: list[tuple[Request, bool]] = field(default_factory=list)
     drained: bool = False
+    offering: bool = False
+    """A checkpoint was offered for its evaluation, and is not taken yet."""
+    _offered: tuple[int, bool] | None = None
+    """Version of the checkpoint that was taken last, or is offered; and whether as the last one."""
     _words_until_s: float | None = None
 
     def save(self, version: int, trained: TrainedGroups) -> list[Effect]:
@@ -64,6 +80,29 @@ class Ending:
             message = CheckpointSaved(step=saved.step, folder=saved.folder)
             effects += self.words.tell(name, message)[0]
         return effects
+
+    # ---- offers --------------------------------------------------------------------------
+
+    def offer(self, *, final: bool) -> list[Effect]:
+        """Offer the newest checkpoint to who measures them; once more when it became the last."""
+        if not (self.plan.offers_to and self.folder) or self.saved is None or self.offering:
+            return []
+        known = self._offered
+        if known is not None and known[0] == self.saved and known[1] >= final:
+            return []
+        self._offered, self.offering = (self.saved, final), True
+        message = CheckpointOffered(step=self.saved, folder=self.folder, final=final)
+        return [Ask(self.plan.offers_to, message, OFFER, deadline_s=self.plan.offer_s)]
+
+    def offer_ended(self, event: Answered | Unanswered | Woken, now_s: float) -> list[Effect]:
+        """The checkpoint was taken; or nobody answered, and after a pause it is offered again."""
+        match event:
+            case Unanswered():
+                return [Wake(OFFER, now_s + OFFER_AGAIN_S)]
+            case Woken():
+                self._offered = None
+        self.offering = False
+        return []
 
     def is_saved(self, version: int) -> bool:
         """Whether this life has written the checkpoint of `version`."""

@@ -38,6 +38,10 @@ class TrainerPlan:
     ask_s: float
     publish_s: float
     """Longest wait for a published version where nothing can go on without it."""
+    offers_to: str = ""
+    """Who measures checkpoints, and lets training go on when it has taken one; empty: nobody."""
+    offer_s: float = 0.0
+    """An offer without an answer for longer is repeated."""
 
     @property
     def world_size(self) -> int:
@@ -87,4 +91,6 @@ class TrainerPlan:
             logprob_difference_max=topology.guard.logprob_difference_max,
             ask_s=topology.system.timeouts.ask_s,
             publish_s=2 * (publisher.epoch_deadline_s if publisher else 0.0) + held_s,
+            offers_to="evaluator" if evaluator and evaluator.external else "",
+            offer_s=held_s + topology.system.timeouts.ask_s,
         )

@@ -7,6 +7,10 @@ from typing import Final
 from milepost.supervisor.checks.check import Check, Checked, Note, Stage, Subject, run_checks
 from milepost.supervisor.checks.code import user_code_loads
 from milepost.supervisor.checks.engines import servers_are_told_once, servers_can_start
+from milepost.supervisor.checks.evaluation import (
+    evaluation_has_its_engines,
+    evaluation_is_possible,
+)
 from milepost.supervisor.checks.exporter import exporter_can_start, metrics_are_private
 from milepost.supervisor.checks.files import (
     checkpoint_is_complete,
@@ -42,7 +46,6 @@ from milepost.supervisor.checks.resume import resume_goes_on
 from milepost.supervisor.checks.transports import checksum_is_installed, transport_fits
 from milepost.supervisor.checks.wiring import (
     actors_fit,
-    evaluation_is_possible,
     guests_find_a_door,
     model_is_given,
     names_are_free,
@@ -86,6 +89,9 @@ CHECKS: Final = (
     Check("weights can travel between this trainer and these engines", READING, transport_fits),
     Check(
         "the evaluator has prompts of its own and something to do", READING, evaluation_is_possible
+    ),
+    Check(
+        "the evaluator's engines and policies have an effect", READING, evaluation_has_its_engines
     ),
     Check("the guests' door has an address", READING, guests_find_a_door),
     # what it names on this machine, and what this machine has

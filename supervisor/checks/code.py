@@ -56,7 +56,8 @@ def targets_of(topology: Topology) -> tuple[Target, ...]:
                 Target("prompts", data.prompts, "$.data.prompts", {"split": "train"} | seed)
             )
         held_out = data.held_out_prompts or data.prompts
-        if actors.evaluator is not None and not is_prompt_file(held_out):
+        asks = actors.evaluator is not None and not actors.evaluator.external
+        if asks and not is_prompt_file(held_out):
             options = {"split": "held_out"} | seed
             found.append(Target("prompts", held_out, "$.data.held_out_prompts", options))
         if data.reward:
@@ -76,7 +77,14 @@ def targets_of(topology: Topology) -> tuple[Target, ...]:
         ]
     for name, custom in topology.custom.items():
         found.append(Target("core", custom.core, f"$.custom.{name}.core"))
-    for table, config in (("engine", actors.engine), ("trainer", actors.trainer)):
+    if actors.evaluator is not None and actors.evaluator.external:
+        path, options = actors.evaluator.external, actors.evaluator.external_options
+        found.append(Target("evaluation", path, "$.actors.evaluator.external", options))
+    for table, config in (
+        ("engine", actors.engine),
+        ("evaluation_engine", actors.evaluation_engine),
+        ("trainer", actors.trainer),
+    ):
         if config is not None and config.device != "cpu":
             found.append(Target("device", config.device, f"$.actors.{table}.device"))
     return tuple(found)

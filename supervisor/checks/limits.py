@@ -49,8 +49,18 @@ def work_fits(subject: Subject) -> Iterator[Finding]:
         where = "$.actors.rollout.trajectories_in_flight_max"
         yield Problem(what, where, f"set {samples} or more")
     yield from _engine_slots(topology)
-    for where, name, replicas, room in _rooms(topology):
-        wanted = budget + _evaluated_at_once(topology)
+    evaluated = _evaluated_at_once(topology)
+    fleet = topology.actors.evaluation_engine
+    shared = evaluated if fleet is None else 0
+    rooms = [(*room, budget + shared) for room in _rooms(topology)]
+    if topology.actors.session is not None:
+        session = topology.actors.session
+        place = ("$.actors.session", "sessions_max", session.replicas, session.sessions_max)
+        rooms.append((*place, budget + evaluated))
+    if fleet is not None:
+        place = ("$.actors.evaluation_engine", "requests_max", fleet.replicas, fleet.requests_max)
+        rooms.append((*place, evaluated))
+    for where, name, replicas, room, wanted in rooms:
         if room * replicas < wanted:
             what = f"{name} = {room} for each of {replicas}, but {wanted} episodes may be in flight"
             remedy = f"set {-(-wanted // replicas)} or more, or lower the number in flight"
@@ -60,9 +70,6 @@ def work_fits(subject: Subject) -> Iterator[Finding]:
 def _rooms(topology: Topology) -> Iterator[tuple[str, str, int, int]]:
     """Path, field, replicas and value of each bound on episodes that run at once."""
     actors = topology.actors
-    if actors.session is not None:
-        session = actors.session
-        yield "$.actors.session", "sessions_max", session.replicas, session.sessions_max
     if actors.engine is not None:
         engine = actors.engine
         yield "$.actors.engine", "requests_max", engine.replicas, engine.requests_max
@@ -70,17 +77,24 @@ def _rooms(topology: Topology) -> Iterator[tuple[str, str, int, int]]:
 
 def _evaluated_at_once(topology: Topology) -> int:
     evaluator = topology.actors.evaluator
-    return evaluator.episodes_in_flight_max if evaluator is not None else 0
+    if evaluator is None or evaluator.external:
+        return 0
+    return evaluator.episodes_in_flight_max
 
 
 def _engine_slots(topology: Topology) -> Iterator[Finding]:
-    engine = topology.actors.engine
-    if engine is not None and engine.running_max > engine.slots:
-        what = (
-            f"running_max = {engine.running_max} requests need a row each, slots = {engine.slots}"
-        )
-        remedy = f"set slots = {engine.running_max} or more; what is left over keeps prefixes"
-        yield Problem(what, "$.actors.engine.slots", remedy)
+    actors = topology.actors
+    for table, engine in (
+        ("engine", actors.engine),
+        ("evaluation_engine", actors.evaluation_engine),
+    ):
+        if engine is not None and engine.running_max > engine.slots:
+            what = (
+                f"running_max = {engine.running_max} requests need a row each, slots = "
+                f"{engine.slots}"
+            )
+            remedy = f"set slots = {engine.running_max} or more; what is left over keeps prefixes"
+            yield Problem(what, f"$.actors.{table}.slots", remedy)
 
 
 def leases_outlast_episodes(subject: Subject) -> Iterator[Finding]:
@@ -131,7 +145,11 @@ def system_limits_agree(subject: Subject) -> Iterator[Finding]:
 def devices_are_named(subject: Subject) -> Iterator[Finding]:
     """A process that loads everything and then finds that its device has no such name."""
     actors = subject.topology.actors
-    for table, config in (("engine", actors.engine), ("trainer", actors.trainer)):
+    for table, config in (
+        ("engine", actors.engine),
+        ("evaluation_engine", actors.evaluation_engine),
+        ("trainer", actors.trainer),
+    ):
         if config is not None and not re.fullmatch(r"cpu|cuda(:\d+)?", config.device):
             what = f'no device is called "{config.device}"'
             yield Problem(what, f"$.actors.{table}.device", 'set "cpu", "cuda" or "cuda:N"')

@@ -169,8 +169,8 @@ def machine_has_room(subject: Subject) -> Iterator[Finding]:
     room = _Room(machine, LOGS_BYTES + checkpoints)
     yield from room.disk(subject.run_folder)
     if topology.actors.publisher is not None:
-        yield from room.shared_memory(2 * weights)
-    heavy = sum(len(topology.names(kind)) for kind in ("engine", "trainer"))
+        yield from room.shared_memory((2 + bool(topology.actors.evaluation_engine)) * weights)
+    heavy = sum(len(topology.names(kind)) for kind in ("engine", "evaluation_engine", "trainer"))
     processes = _process_count(subject)
     wanted = processes * PROCESS_BYTES + heavy * (TORCH_BYTES + OPTIMIZER_FACTOR * weights)
     yield from room.memory(wanted, processes)
@@ -196,7 +196,8 @@ class _Room:
         free = self.machine.shared_memory_free_bytes
         if free is not None and free < wanted:
             what = (
-                f"{_mib(free)} of shared memory are free, two weight versions need {_mib(wanted)}"
+                f"{_mib(free)} of shared memory are free, weight versions on their way need "
+                f"{_mib(wanted)}"
             )
             remedy = "enlarge it, or raise system.bus.shared_memory_above_bytes to go without"
             yield Problem(what, str(SHARED_MEMORY), remedy)

@@ -15,7 +15,11 @@ def transport_fits(subject: Subject) -> Iterator[Finding]:
     actors = subject.topology.actors
     if actors.publisher is None or actors.engine is None or actors.trainer is None:
         return
-    for refusal in refusals(actors.publisher, actors.engine, actors.trainer):
+    fleets = [actors.engine, *([actors.evaluation_engine] if actors.evaluation_engine else [])]
+    found = [
+        refusal for fleet in fleets for refusal in refusals(actors.publisher, fleet, actors.trainer)
+    ]
+    for refusal in dict.fromkeys(found):
         yield Problem(refusal.what, refusal.where, refusal.remedy)
 
 

@@ -7,7 +7,6 @@ import tomllib
 from collections.abc import Iterator
 from typing import Final
 
-from milepost.configs.actors import EvaluatorConfig
 from milepost.configs.dump import dump_topology
 from milepost.configs.load import decode, load_topology
 from milepost.configs.problem import ConfigError, Problem
@@ -21,6 +20,7 @@ KINDS: Final = (
     "guests",
     "session",
     "engine",
+    "evaluation_engine",
     "buffer",
     "trainer",
     "publisher",
@@ -57,7 +57,10 @@ def actors_fit(subject: Subject) -> Iterator[Finding]:
         if kind not in present and not _is_replaced(kind, present):
             what = f"{estimator} needs the actor `{kind}`, and there is none"
             yield Problem(what, "$.actors", f"add [actors.{kind}]")
+    evaluator = topology.actors.evaluator
     for kind in present:
+        if kind == "evaluator" and evaluator is not None and evaluator.external:
+            continue  # it measures checkpoints, which every estimator makes
         if kind not in USABLE[estimator]:
             what = f"{estimator} has no use for the actor `{kind}`"
             remedy = f"remove [actors.{kind}], or set actors.{kind} = false"
@@ -124,30 +127,6 @@ def _made_by(recipe: str) -> Iterator[Finding]:
     elif warm_up.model is not None and warm_up.model.made_by:
         what = f"`{recipe}` is itself made by `{warm_up.model.made_by}`"
         yield Problem(what, where, "run that one yourself and set model.path")
-
-
-def evaluation_is_possible(subject: Subject) -> Iterator[Finding]:
-    """A run that ends without a score, or scores itself on what it trained on."""
-    evaluator = subject.topology.actors.evaluator
-    data = subject.topology.data
-    if evaluator is None or data is None:
-        return
-    yield from _evaluator_does_something(evaluator)
-    if not data.held_out_prompts and is_prompt_file(data.prompts):
-        what = f'the file "{data.prompts}" has no held-out part'
-        remedy = 'e.g. set it to "FILE.jsonl@[-100:]" and data.prompts to "FILE.jsonl@[:-100]"'
-        yield Problem(what, "$.data.held_out_prompts", remedy)
-    if data.held_out_prompts == data.prompts and is_prompt_file(data.prompts):
-        what = "the held-out prompts are the training prompts"
-        yield Problem(what, "$.data.held_out_prompts", "cut the file in two with @[a:b]")
-
-
-def _evaluator_does_something(evaluator: EvaluatorConfig) -> Iterator[Finding]:
-    where = "$.actors.evaluator"
-    if not (evaluator.at_start or evaluator.at_end or evaluator.every_versions):
-        yield Problem("no evaluation at any time", where, "set at_start, at_end or every_versions")
-    if not (evaluator.greedy or evaluator.sampled):
-        yield Problem("neither greedy nor sampled evaluation", where, "set one of the two")
 
 
 def staleness_is_settled(subject: Subject) -> Iterator[Finding]:

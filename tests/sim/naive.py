@@ -14,12 +14,13 @@ from milepost.actors.buffer.groups import StoredGroup
 from milepost.actors.buffer.marks import Fates, Mark
 from milepost.actors.buffer.settings import BufferSettings
 from milepost.actors.buffer.work import KeepGroup, WriteMarks
-from milepost.actors.effects import Effect
+from milepost.actors.effects import Effect, Event
 from milepost.actors.publisher.core import Publisher
 from milepost.actors.publisher.epochs import Epochs
 from milepost.actors.publisher.failures import Failures
+from milepost.actors.publisher.fleet import FleetPublisher
 from milepost.actors.publisher.holds import Holds
-from milepost.actors.publisher.lanes import Lane
+from milepost.actors.publisher.lanes import Lane, Weights
 from milepost.actors.publisher.movers import mover_of
 from milepost.actors.publisher.proofs import Proofs
 from milepost.actors.publisher.settings import PublisherSettings
@@ -189,3 +190,18 @@ def publisher_with(
     epochs = epochs_kind(settings, lanes, holds, mover_of(settings))
     proofs = Proofs(settings)
     return Publisher(settings, holds, epochs, Failures(epochs, proofs), proofs)
+
+
+class FollowsWhileItIsMeasured(FleetPublisher):
+    """Moves every published version to the evaluation engines, held or not."""
+
+    def handle(self, event: Event, now_s: float) -> list[Effect]:
+        effects = super().handle(event, now_s)
+        published, epochs = self.training.epochs.serving, self.evaluation.epochs
+        served = epochs.serving.version if epochs.serving else -1
+        known = [each.version for each in epochs.on_the_way()]
+        if published and published.version > served and published.version not in known:
+            self.evaluation.holds = epochs.holds = Holds()
+            epochs.arrive(Weights(published.ready, now_s, published.buckets))
+            effects += self._led(epochs.go_on(now_s))
+        return effects

@@ -48,6 +48,7 @@ from milepost.messages.session import (
 )
 from milepost.messages.shared import (
     FinishReason,
+    Purpose,
     SamplingParams,
     Status,
     Usage,
@@ -214,6 +215,8 @@ class Session(Scripted):
 
     name: str
     engines: tuple[str, ...]
+    evaluation: tuple[str, ...] = ()
+    """Engines that serve held-out episodes; without any, the others do."""
     version: int = 0
     cuts_unseen: bool = True
     rows: dict[str, _Row] = field(default_factory=dict)
@@ -306,13 +309,18 @@ class Session(Scripted):
 
     def _ask_engine(self, key: str) -> Effect:
         trajectory_id, _, _ = self._chats[key]
-        engine = self.engines[sum(map(ord, trajectory_id)) % len(self.engines)]
+        row = self.rows.get(trajectory_id)
+        spec = row.spec if row else None
+        is_held_out = spec is not None and spec.purpose is Purpose.EVALUATE
+        engines = self.evaluation if is_held_out and self.evaluation else self.engines
+        engine = engines[sum(map(ord, trajectory_id)) % len(engines)]
+        oldest = spec.version_min if spec else None
         generate = Generate(
             request_id=key,
             session_id=trajectory_id,
             token_ids=Bulk("int32", (0,), b""),
             sampling=SamplingParams(),
-            version_min=self.version,
+            version_min=self.version if oldest is None else oldest,
         )
         return Ask(engine, generate, key)
 

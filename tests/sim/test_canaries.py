@@ -83,6 +83,10 @@ CANARIES = {
         Variant(publisher=partial(naive.publisher_with, holds_kind=naive.NeverHolds)),
         CALM,
         "is held",
+        first=60,
+    ),
+    "evaluation engines that follow while a version is measured": Canary(
+        Variant(fleet=naive.FollowsWhileItIsMeasured), CALM, "is measured|no score|num_mixed"
     ),
     "a turn trained that came after the reward": Canary(
         Variant(cuts_unseen=False), IMPATIENT, "the reward saw"

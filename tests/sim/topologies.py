@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from copy import copy
 from random import Random
-from typing import Any
+from typing import Any, Literal
 
 from milepost.configs.actors import (
     AgentConfig,
     BufferConfig,
     EngineConfig,
+    EvaluationEngineConfig,
     EvaluatorConfig,
     PublisherConfig,
     RolloutConfig,
@@ -32,6 +34,8 @@ def topology(
     publisher: bool = True,
     evaluator: bool = False,
     every_versions: int = 0,
+    fleet: int = 0,
+    overflow: Literal["backpressure", "skip"] = "backpressure",
     checkpoint_every: int = 1,
     publish_every: int = 1,
     minibatches: int = 1,
@@ -55,10 +59,13 @@ def topology(
             agent=AgentConfig(agent="sim:Agent", replicas=agents, episodes_max=3),
             session=SessionConfig(replicas=sessions),
             engine=EngineConfig(replicas=engines),
+            evaluation_engine=EvaluationEngineConfig(replicas=fleet) if fleet else None,
             buffer=BufferConfig(**{"groups_max": 3 * prompts, **(buffer or {})}),
             trainer=TrainerConfig(lr=1.0, ranks=ranks, publish_every_steps=publish_every),
             publisher=PublisherConfig() if publisher else None,
-            evaluator=EvaluatorConfig(deadline_s=2000.0, every_versions=every_versions)
+            evaluator=EvaluatorConfig(
+                deadline_s=2000.0, every_versions=every_versions, overflow=overflow
+            )
             if evaluator
             else None,
         ),
@@ -96,6 +103,7 @@ def swarm_topology(random: Random) -> Topology:
         buffer["filters"] = ("zero_spread",)
     if random.random() < 0.15:
         buffer["journal"] = False
+    apart = copy(random)
     return topology(
         steps=random.choice((1, 2, 3, 4)),
         prompts=random.choice((1, 2, 3)),
@@ -115,7 +123,19 @@ def swarm_topology(random: Random) -> Topology:
             **_over_sampling(random, sync=sync, paced=policy == "pace" and not sync),
         },
         buffer=buffer,
+        **_fleet(apart),
     )
+
+
+def _fleet(random: Random) -> dict[str, Any]:
+    """Engines of the evaluator's own. Drawn apart: other shapes stay what their seeds say."""
+    random.seed(f"fleet/{random.random()}")
+    if random.random() < 0.5:
+        return {}
+    return {
+        "fleet": random.choice((1, 2)),
+        "overflow": random.choice(("backpressure", "skip")),
+    }
 
 
 def _over_sampling(random: Random, *, sync: bool, paced: bool) -> dict[str, Any]:

@@ -23,6 +23,7 @@ from milepost.actors.buffer.marks import Handed
 from milepost.actors.buffer.work import WriteMarks
 from milepost.actors.effects import Ask, Effect, Reply, Tell
 from milepost.actors.publisher.core import Publisher
+from milepost.actors.publisher.fleet import FleetPublisher
 from milepost.actors.publisher.lanes import Phase
 from milepost.actors.rollout.ledger import Ledger, place_of
 from milepost.configs.topology import Topology
@@ -52,6 +53,10 @@ class Watch:
         self._network: Network | None = None
         self._parts: dict[int, dict[int, Batch]] = {}
         self._holding: int | None = None
+        self._fleet = topology.names("evaluation_engine")
+        self._pinned: int | None = None
+        self.skipped: dict[int, str] = {}
+        """Versions that were due and got no score, with the reason."""
 
     def begin(self, network: Network, resume_version: int | None) -> None:
         """The run starts, or goes on from a checkpoint: what came after that is void."""
@@ -59,7 +64,7 @@ class Watch:
         version = resume_version or 0
         self.trained = {at: groups for at, groups in self.trained.items() if at < version}
         self._parts = {}
-        self._holding = None
+        self._holding = self._pinned = None
         self.published.clear()
 
     def died(self, name: str) -> None:
@@ -75,10 +80,19 @@ class Watch:
         match effect:
             case Tell("buffer", VersionPublished() as message) if actor == "publisher":
                 self._check_published(message)
+            case Ask(to, ActivateEpoch() as message) if to in self._fleet:
+                assert self._pinned in (None, message.version), (
+                    f"{to} gets version {message.version} while {self._pinned} is measured on it"
+                )
             case Ask(_, ActivateEpoch() as message):
                 assert self._holding in (None, message.version), (
                     f"version {message.version} is activated while {self._holding} is held"
                 )
+            case Reply(_, VersionHeld(fleet=True) as message):
+                self._check_fleet(message.version)
+                self._pinned = message.version
+            case Tell(_, ReleaseVersion(fleet=True)):
+                self._pinned = None
             case Reply(_, VersionHeld() as message):
                 self._check_engines(message.version, "held")
                 self._holding = message.version
@@ -88,6 +102,8 @@ class Watch:
                 self.events[message.kind] += 1
                 if message.kind == "evaluation":
                     self.evaluations.append(message.values)
+                elif message.kind == "evaluation_skipped":
+                    self.skipped[message.values["version"]] = message.values["reason"]
             case WriteMarks(_, (Handed() as mark,)):
                 self._check_paced(mark.version)
             case Reply(_, Batch() as message):
@@ -109,6 +125,7 @@ class Watch:
     def _check_engines(self, version: int, word: str) -> None:
         assert self._network is not None
         publisher = self._network.actors["publisher"].core
+        publisher = publisher.training if isinstance(publisher, FleetPublisher) else publisher
         lanes = publisher.epochs.lanes if isinstance(publisher, Publisher) else {}
         for name in self.topology.names("engine"):
             engine = self._network.actors[name].core
@@ -119,6 +136,20 @@ class Watch:
             assert isinstance(engine, Engine)
             assert engine.version == version or engine.version is None, (
                 f"version {version} is {word} and {name} serves {engine.version}"
+            )
+
+    def _check_fleet(self, version: int) -> None:
+        """One score never combines two versions: every living engine serves the one it is of."""
+        assert self._network is not None
+        publisher = self._network.actors["publisher"].core
+        assert isinstance(publisher, FleetPublisher)
+        for name, lane in publisher.evaluation.epochs.lanes.items():
+            engine = self._network.actors[name].core
+            if engine is None or lane.phase is Phase.GONE or lane.confirmed is None:
+                continue
+            assert isinstance(engine, Engine)
+            assert engine.version in (version, None), (
+                f"version {version} is measured and {name} serves {engine.version}"
             )
 
     def _check_ages(self, batch: Batch) -> None:
@@ -227,6 +258,9 @@ class Watch:
             for mode in ("sampled", "greedy"):
                 score = evaluation.get(mode)
                 assert score is None or score["num_mixed"] == 0, evaluation
+        if self.topology.actors.evaluator is not None:
+            measured = {each["version"] for each in self.evaluations} | self.skipped.keys()
+            assert self.topology.run.steps in measured, f"no score of the end: {measured}"
 
     def _check_positions(self, ledger: Ledger) -> None:
         """Every position of the prompt order up to the cursor has a fate, or is on its way."""

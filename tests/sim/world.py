@@ -24,6 +24,7 @@ from milepost.actors.effects import Core, Work
 from milepost.actors.evaluator.core import Evaluator
 from milepost.actors.evaluator.settings import EvaluatorSettings
 from milepost.actors.publisher.core import Publisher
+from milepost.actors.publisher.fleet import FleetPublisher
 from milepost.actors.publisher.settings import PublisherSettings
 from milepost.actors.rollout.bookkeeping import CompactJournal, WriteRecords
 from milepost.actors.rollout.conversations import ConversationRollout
@@ -92,6 +93,7 @@ class Variant:
     rollout: Callable[[RolloutSettings, PromptOrder, Ledger], Core] = Rollout.of
     buffer: Callable[[BufferSettings, Fates, Sequence[StoredGroup]], Core] = Buffer.of
     publisher: Callable[[PublisherSettings], Core] = Publisher.of
+    fleet: Callable[[Publisher, PublisherSettings], Core] = FleetPublisher
     evaluator: Callable[[EvaluatorSettings, Sequence[Prompt]], Core] = Evaluator
     liar: str = ""
     """Engine that confirms what it does not serve."""
@@ -155,7 +157,7 @@ class World:
         network.add("buffer", lambda n: self._buffer(n, resume_version), disk.buffer)
         if topology.actors.publisher:
             settings = PublisherSettings.of(topology)
-            network.add("publisher", lambda _: self.variant.publisher(settings))
+            network.add("publisher", lambda _: self._publisher(settings))
         if topology.actors.evaluator:
             evaluator = EvaluatorSettings.of(topology, resume_version)
             make = self.variant.evaluator
@@ -164,7 +166,7 @@ class World:
             network.add(name, partial(self._agent, name))
         for name in topology.names("session"):
             network.add(name, partial(self._session, name), is_stubborn=True)
-        for name in topology.names("engine"):
+        for name in (*topology.names("engine"), *topology.names("evaluation_engine")):
             network.add(name, partial(self._engine, name), is_stubborn=True)
         for rank, name in enumerate(topology.names("trainer")):
             network.add(name, partial(self._trainer, rank), is_stubborn=True)
@@ -172,7 +174,14 @@ class World:
     def _session(self, name: str, incarnation: int) -> Session:
         del incarnation
         cuts = self.variant.cuts_unseen
-        return Session(name, self.topology.names("engine"), cuts_unseen=cuts)
+        engines, fleet = (self.topology.names(k) for k in ("engine", "evaluation_engine"))
+        return Session(name, engines, fleet, cuts_unseen=cuts)
+
+    def _publisher(self, settings: PublisherSettings) -> Core:
+        training = self.variant.publisher(settings)
+        if not settings.fleet or not isinstance(training, Publisher):
+            return training
+        return self.variant.fleet(training, settings.of_fleet(self.topology))
 
     def _engine(self, name: str, incarnation: int) -> Engine:
         return Engine(name, self._random(name, incarnation), lies=name == self.variant.liar)
@@ -320,7 +329,7 @@ class World:
             mortals = [
                 name
                 for name in network.actors
-                if name.partition("-")[0] in self._mortal()
+                if name.partition("-")[0].removeprefix("evaluation_") in self._mortal()
                 and network.actors[name].core is not None
             ]
             if mortals:

@@ -27,10 +27,9 @@ def make_core(spec: ActorSpec) -> Core:
 
             return guests(spec)
         case "publisher":
-            from milepost.actors.publisher.core import Publisher
-            from milepost.actors.publisher.run import settings_of
+            from milepost.actors.publisher.run import make_core as publisher
 
-            return Publisher.of(settings_of(spec))
+            return publisher(spec)
         case "evaluator":
             from milepost.actors.evaluator.run import make_core as evaluator
 
@@ -41,7 +40,7 @@ def make_core(spec: ActorSpec) -> Core:
             return _buffer(spec)
         case "rollout":
             return _rollout(spec)
-        case "engine":
+        case "engine" | "evaluation_engine":
             raise ReplayRefused("what an engine decides rests on its backend, which is no core")
         case kind:
             raise ReplayRefused(f"actors of kind {kind!r} are not replayed")

@@ -20,8 +20,9 @@ from milepost.actors.effects import (
     Woken,
     WorkDone,
 )
-from milepost.actors.evaluator.core import Evaluator, SaveTranscripts
+from milepost.actors.evaluator.core import Evaluator
 from milepost.actors.evaluator.settings import EvaluatorSettings
+from milepost.actors.evaluator.works import SaveTranscripts
 from milepost.messages.agent import RunEpisode
 from milepost.messages.buffer import TrajectoryFinished
 from milepost.messages.publisher import HoldVersion, VersionHeld
@@ -79,6 +80,9 @@ class Play:
     replies: list[Message] = field(default_factory=list)
     running: dict[str, RunEpisode] = field(default_factory=dict)
     serving: int = 0
+    answers_holds: bool = True
+    oldest_versions: set[int | None] = field(default_factory=set)
+    """That sessions were opened with."""
 
     def __post_init__(self) -> None:
         self.core = Evaluator(self.given, PROMPTS)
@@ -117,17 +121,23 @@ class Play:
 
     def answer(self) -> None:
         """Sessions open, and the publisher holds the version it serves."""
-        answerable = (OpenSessions, HoldVersion)
+        answerable = (OpenSessions, *((HoldVersion,) if self.answers_holds else ()))
         while keys := [
             key for key, ask in self.asked.items() if isinstance(ask.message, answerable)
         ]:
             ask = self.asked.pop(keys[0])
             opened = isinstance(ask.message, OpenSessions)
+            if isinstance(ask.message, OpenSessions):
+                self.oldest_versions |= {each.version_min for each in ask.message.sessions}
             answer = SessionsOpened() if opened else VersionHeld(version=self.serving)
             self.feed(Answered(keys[0], ask.to, answer))
 
     def publish(self, version: int, *, final: bool = False) -> None:
         self.serving = version
+        self.hear_version(version, final=final)
+
+    def hear_version(self, version: int, *, final: bool = False) -> None:
+        """The version is published; the engines that measure keep theirs."""
         self.hear(VersionPublished(version=version, final=final), "publisher")
 
     def wake(self, key: str) -> None:

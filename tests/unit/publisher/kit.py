@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from sim.rows import PROBE_ROW, probe_of, weights_of
@@ -22,6 +22,7 @@ from milepost.actors.effects import (
     Woken,
 )
 from milepost.actors.publisher.core import Publisher
+from milepost.actors.publisher.fleet import FleetPublisher
 from milepost.actors.publisher.settings import PublisherSettings
 from milepost.messages.engine import (
     AbortEpoch,
@@ -35,7 +36,7 @@ from milepost.messages.engine import (
     TensorSpec,
     WeightBucket,
 )
-from milepost.messages.publisher import BucketReady, HoldVersion, VersionReady
+from milepost.messages.publisher import BucketReady, EngineReady, HoldVersion, VersionReady
 from milepost.messages.shared import Message
 from milepost.messages.supervisor import EventReported
 from milepost.messages.trainer import VersionPublished
@@ -58,7 +59,15 @@ class Play:
     serving: dict[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        settings = PublisherSettings(
+        self.core = self.make()
+        self.carry_out(self.core.start(0.0))
+
+    def make(self) -> Publisher | FleetPublisher:
+        return Publisher.of(self.settings)
+
+    @property
+    def settings(self) -> PublisherSettings:
+        return PublisherSettings(
             engines=self.engines,
             listeners=("buffer",),
             leader="trainer-0",
@@ -67,8 +76,6 @@ class Play:
             canary=self.canary,
             canary_difference_max=1e-4,
         )
-        self.core = Publisher.of(settings)
-        self.carry_out(self.core.start(0.0))
 
     # ---- events --------------------------------------------------------------------------
 
@@ -175,3 +182,23 @@ class Play:
     def hold(self, lease_s: float = 100.0) -> None:
         message = HoldVersion(holder="evaluator", lease_s=lease_s)
         self.feed(Received("evaluator", message, Request("evaluator", 1)))
+
+
+@dataclass
+class FleetPlay(Play):
+    """The same with one engine of the evaluator's own."""
+
+    def make(self) -> Publisher | FleetPublisher:
+        fleet = replace(self.settings, engines=("evaluation_engine-0",), listeners=())
+        return FleetPublisher(Publisher.of(self.settings), fleet)
+
+    def hold_fleet(self) -> None:
+        message = HoldVersion(holder="evaluator", lease_s=100.0, fleet=True)
+        self.feed(Received("evaluator", message, Request("evaluator", 2)))
+
+    def ready(self, engine: str) -> None:
+        self.hear(EngineReady(engine=engine), engine)
+
+    def answer_key(self, key: str, engine: str, message: Message) -> None:
+        """An answer that comes whether or not the question is open."""
+        self.feed(Answered(key, engine, message))

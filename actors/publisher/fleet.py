@@ -1,0 +1,219 @@
+"""The publisher's core where the evaluator has engines of its own.
+
+Two publishers in one process, since one of them has the bytes: `training` serves the engines of the
+rollout, `evaluation` those of the evaluator, each with epochs, proofs and holds of its own. The
+second one gets a version only when the evaluator asks for it, and then the published one.
+
+Invariants:
+    FP-1 (apart): nothing that evaluation engines do, or fail to do, holds up or fails a
+        publication.
+    FP-2 (pinned): while the evaluator holds them, they stay on the version that it was told.
+    FP-3 (answered): every hold is granted or refused with a reason.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from milepost.actors.effects import (
+    Answered,
+    Ask,
+    Effect,
+    Event,
+    Fail,
+    Received,
+    Reply,
+    Request,
+    Taken,
+    Tell,
+    Unanswered,
+    Wake,
+    Woken,
+    Work,
+    WorkDone,
+)
+from milepost.actors.publisher.core import Publisher
+from milepost.actors.publisher.lanes import Weights
+from milepost.messages.publisher import (
+    EngineReady,
+    HoldRefused,
+    HoldVersion,
+    ReleaseVersion,
+    VersionHeld,
+)
+from milepost.messages.supervisor import EventReported, PeerRestarted, StepRecorded
+from milepost.messages.trainer import VersionFailed
+
+if TYPE_CHECKING:
+    from milepost.actors.publisher.settings import PublisherSettings
+
+OURS: Final = "fleet"
+"""Keys of the evaluation engines' effects begin with it and the number of their publisher."""
+METRICS: Final = "perf/evaluation_engines/"
+
+
+@dataclass(slots=True)
+class _Wanted:
+    message: HoldVersion
+    request: Request
+    version: int | None = None
+    """The one being moved for it; None before any was published."""
+
+
+@dataclass(slots=True)
+class FleetPublisher:
+    """See the module."""
+
+    training: Publisher
+    settings: PublisherSettings
+    """Of the evaluation engines."""
+    evaluation: Publisher = field(init=False)
+    num_refused: int = 0
+    _life: int = 0
+    """Counts fresh starts after a failure: answers to what was asked before mean nothing."""
+    _wanted: _Wanted | None = None
+
+    def __post_init__(self) -> None:
+        """Nothing was asked for yet."""
+        self.evaluation = Publisher.of(self.settings)
+
+    def start(self, now_s: float) -> list[Effect]:
+        """The trainer speaks first."""
+        return self.training.start(now_s)
+
+    def handle(self, event: Event, now_s: float) -> list[Effect]:
+        """The one door."""
+        effects: list[Effect] = []
+        if self._is_stale(event):
+            pass
+        elif (ours := self._ours(event)) is not None:
+            effects += self._led(self.evaluation.handle(ours, now_s))
+        elif not self._asked(event):
+            effects += self.training.handle(event, now_s)
+        return effects + self._go_on(now_s)
+
+    @property
+    def _prefix(self) -> str:
+        return f"{OURS}{self._life}:"
+
+    def _is_stale(self, event: Event) -> bool:
+        match event:
+            case Received():
+                return False
+            case _:
+                return event.key.startswith(OURS) and not event.key.startswith(self._prefix)
+
+    def _ours(self, event: Event) -> Event | None:
+        """The event as the evaluation engines' publisher knows it; None when it is not its own."""
+        match event:
+            case Answered(key) | Unanswered(key) | Woken(key) | Taken(key) | WorkDone(key):
+                ours = key.startswith(self._prefix)
+                return replace(event, key=key.removeprefix(self._prefix)) if ours else None
+            case Received(_, EngineReady(engine=name)) | Received(_, PeerRestarted(actor=name)):
+                return event if name in self.settings.engines else None
+            case Received(_, ReleaseVersion(fleet=True)):
+                self._wanted = None
+                return event
+            case _:
+                return None
+
+    def _asked(self, event: Event) -> bool:
+        """True for a question about the evaluation engines."""
+        match event:
+            case Received(_, HoldVersion(fleet=True) as message, request):
+                assert request is not None
+                self.evaluation.holds.release(message.holder)
+                self._wanted = _Wanted(message, request)
+                return True
+            case Received(_, PeerRestarted(actor=actor)):
+                if self._wanted is not None and self._wanted.message.holder == actor:
+                    self._wanted = None
+                self.evaluation.holds.release(actor)
+        return False
+
+    def _go_on(self, now_s: float) -> list[Effect]:
+        """Move the published version to the evaluation engines, if it is wanted there."""
+        wanted, published = self._wanted, self.training.epochs.serving
+        if wanted is None or published is None:
+            return []
+        epochs = self.evaluation.epochs
+        effects: list[Effect] = []
+        if wanted.version is None:
+            wanted.version = published.version
+            served = epochs.serving.version if epochs.serving else None
+            on_its_way = [each.version for each in epochs.on_the_way()]
+            if wanted.version != served and wanted.version not in on_its_way:
+                weights = Weights(published.ready, now_s, published.buckets, 0, published.written)
+                epochs.arrive(weights)
+                effects = self._led(epochs.go_on(now_s))
+        if epochs.serving is None or epochs.serving.version != wanted.version:
+            return effects
+        if epochs.serves_everywhere and self._wanted is wanted:
+            self._wanted = None
+            self.evaluation.holds.asked(wanted.message, wanted.request)
+            effects += self._led(self.evaluation.holds.grant(wanted.version, now_s))
+        return effects
+
+    def _led(self, effects: list[Effect]) -> list[Effect]:
+        """Effects of the evaluation engines' publisher, kept apart from the other's."""
+        found: list[Effect] = []
+        for effect in effects:
+            match effect:
+                case Fail(reason):
+                    self.evaluation = Publisher.of(self.settings)
+                    self._life += 1
+                    return found + self._refused(reason)
+                case Tell(_, VersionFailed() as message):
+                    found += self._refused(message.reason)
+                case Tell(_, StepRecorded() as message):
+                    metrics = {METRICS + _last(name): v for name, v in message.metrics.items()}
+                    renamed = msgspec.structs.replace(message, metrics=metrics)
+                    found.append(replace(effect, message=renamed))
+                case Reply(request, VersionHeld() as message):
+                    held = msgspec.structs.replace(message, fleet=True)
+                    found.append(Reply(request, held))
+                case Tell(key=""):
+                    found.append(effect)
+                case Tell(key=key) | Ask(key=key) | Wake(key=key):
+                    found.append(replace(effect, key=self._prefix + key))
+                case Work():
+                    pass  # on the disk the version is confirmed, since it was published
+                case _:
+                    found.append(effect)
+        return found
+
+    def _refused(self, reason: str) -> list[Effect]:
+        self.num_refused += 1
+        said = f"the evaluation engines took no version: {reason}"
+        event = EventReported(source="publisher", kind="evaluation_engines", text=said)
+        wanted, self._wanted = self._wanted, None
+        if wanted is None:
+            return [Tell("supervisor", event)]
+        refused = HoldRefused(version=wanted.version or 0, reason=reason)
+        return [Tell("supervisor", event), Reply(wanted.request, refused)]
+
+    def validate(self) -> None:
+        """Assert the invariants of both."""
+        self.training.validate()
+        self.evaluation.validate()
+
+    def statistics(self) -> dict[str, object]:
+        """Those of the rollout's engines, and beside them the others'."""
+        return {
+            **self.training.statistics(),
+            "evaluation_engines": {**self.evaluation.statistics(), "refused": self.num_refused},
+        }
+
+    def working_on(self) -> str:
+        """What the epochs of both wait for, in names."""
+        said = self.training.working_on()
+        if self._wanted is None:
+            return said
+        return f"{said}; for the evaluator: {self.evaluation.working_on()}"
+
+
+def _last(name: str) -> str:
+    return name.rpartition("/")[2]

@@ -1,0 +1,60 @@
+"""Checkpoints offered for their evaluation: training goes on when they are taken."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from unit.trainer.play import Play, play, works
+
+from milepost.actors.effects import Unanswered
+from milepost.messages.evaluator import CheckpointOffered, CheckpointTaken
+
+
+def measured(**changes: Any) -> Play:
+    """A trainer whose every checkpoint is offered, past the publication of version 0."""
+    game = play(offers_to="evaluator", offer_s=100.0, checkpoint_every_steps=1, **changes)
+    game.exported()
+    game.published(0)
+    return game
+
+
+def offer(game: Play) -> CheckpointOffered:
+    return game.take(CheckpointOffered)
+
+
+def test_no_step_begins_before_the_checkpoint_is_taken() -> None:
+    """The evaluator decides how far training may run ahead of its scores."""
+    game = measured()
+    game.bring(0)
+    game.trained()
+    game.exported()
+    game.published(1)
+    game.saved()
+    game.bring(1)
+    assert "train/1" not in works(game)
+    assert "waits for evaluator to take checkpoint 1" in game.core.working_on()
+    game.answer(CheckpointTaken(step=1))
+    assert "train/1" in works(game)
+
+
+def test_an_offer_that_nobody_answers_is_made_again() -> None:
+    """The evaluator died and was started again; what it had was lost with it."""
+    game = measured()
+    game.bring(0)
+    game.trained()
+    game.exported()
+    game.published(1)
+    game.saved()
+    first = offer(game)
+    game.feed(Unanswered("offer", "evaluator", "no answer"))
+    game.wake("offer", after_s=1.0)
+    assert offer(game) == first == CheckpointOffered(step=1, folder=first.folder, final=False)
+
+
+def test_the_last_checkpoint_is_said_to_be_the_last() -> None:
+    game = measured(steps=1)
+    game.bring(0)
+    game.trained()
+    game.exported()
+    game.saved()
+    assert offer(game).final
