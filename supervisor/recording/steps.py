@@ -37,6 +37,8 @@ class OpenStep:
     def __init__(self, reopened: dict[str, Any] | None = None) -> None:
         self.fields = reopened
         self._sources: dict[str, str] = {}
+        self._late: dict[str, int] = {}
+        """Name -> step of a value that came late and has the plain name."""
 
     def add(
         self, message: StepRecorded, metrics: dict[str, Any], wall_s: float
@@ -51,7 +53,7 @@ class OpenStep:
         if self.fields is None or done > self.fields["step"]:
             closed = self.fields
             self.fields = {"step": done, "time": round(wall_s, 3)}
-            self._sources = {}
+            self._sources, self._late = {}, {}
         fields = self.fields
         if VERSION in metrics or VERSION not in fields:
             fields["time"] = round(wall_s, 3)
@@ -62,6 +64,10 @@ class OpenStep:
                 place = f"{name}@{message.source}"
             if late and place in fields:
                 place = f"{name}@{done}"
+            elif late:
+                self._late[place] = done
+            elif place in self._late:
+                fields[f"{name}@{self._late.pop(place)}"] = fields[place]
             self._sources[place] = message.source
             fields[place] = value
         return closed
