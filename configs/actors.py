@@ -181,7 +181,10 @@ class BufferConfig(Config, kw_only=True):
     late: Literal["drop", "retry", "correct"] = "correct"
     """`pace` only: what happens to a group that is late all the same."""
     filters: tuple[str, ...] = ()
-    """`module:function(rewards) -> reason or ''`; `zero_spread` is built in."""
+    """`module:function(candidate) -> reason or ''`, see `milepost.Candidate`: rewards, statuses,
+    lengths, metrics, versions, label and metadata; `zero_spread` and `truncated` are built in."""
+    filter_deadline_s: PositiveFloat = 30.0
+    """Of the filters of your own, for one group; one that takes longer ends the run by name."""
     unused: Literal["drop", "retry"] = "drop"
     journal: bool = True
     """Keep complete groups on disk until a checkpoint covers them."""

@@ -6,6 +6,7 @@ it is first asked for, so that `import milepost` costs nothing and pulls nothing
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 if __name__ != "milepost":
@@ -27,11 +28,13 @@ if TYPE_CHECKING:
         RewardResult,
         ServiceFailed,
     )
+    from milepost.actors.buffer.candidates import Candidate
     from milepost.actors.evaluator.external import EvaluationSkipped, ExternalEvaluation
 
 __all__ = [
     "Agent",
     "Call",
+    "Candidate",
     "ChatError",
     "Episode",
     "EpisodeStopped",
@@ -48,17 +51,20 @@ __all__ = [
 ]
 
 
+_HOMES = {
+    "Candidate": "milepost.actors.buffer.candidates",
+    "EvaluationSkipped": "milepost.actors.evaluator.external",
+    "ExternalEvaluation": "milepost.actors.evaluator.external",
+}
+"""Where names live that are not of `milepost.actors.agent`."""
+
+
 def __getattr__(name: str) -> object:
     """The class of this name, from where it is defined."""
     if name not in __all__:
         raise AttributeError(f"module 'milepost' has no attribute {name!r}")
-    if name in {"EvaluationSkipped", "ExternalEvaluation"}:
-        from milepost.actors.evaluator import external
-
-        return vars(external)[name]
-    from milepost.actors import agent
-
-    return vars(agent)[name]
+    home = _HOMES.get(name, "milepost.actors.agent")
+    return vars(import_module(home))[name]
 
 
 def __dir__() -> list[str]:

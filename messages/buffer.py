@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from milepost.messages.shared import Message, NonNegative, Positive
 from milepost.messages.trajectory import Trajectory
@@ -14,6 +14,9 @@ class GroupOpened(Message, kw_only=True):
     group_id: str
     prompt_id: str
     size: Positive
+    label: Any = None
+    """Of the prompt; said only where a filter of the user's own may ask, as `metadata` is."""
+    metadata: dict[str, Any] = {}
 
 
 class GroupResized(Message, kw_only=True):

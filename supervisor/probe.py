@@ -65,7 +65,7 @@ CALLS: Final[dict[str, tuple[str, ...]]] = {
     "reward": ("given",),
     "matcher": ("stored", "replayed"),
     "leaves": ("leaves",),
-    "filter": ("rewards",),
+    "filter": ("candidate",),
     "create": ("folder", "seed", "options"),
     "core": ("context",),
 }
@@ -221,14 +221,16 @@ def _prompts(target: Target, function: Callable[..., Any]) -> Iterator[Fault]:
 
 
 def _filter(target: Target, function: Callable[..., Any]) -> Iterator[Fault]:
-    rewards = [0.0, 1.0]
+    candidate: Any = import_module("milepost.actors.buffer.candidates").EXAMPLE
+    call = f"{target.path}({candidate.group_id})"
     try:
-        reason = function(rewards)
+        reason = function(candidate)
     except Exception as error:  # noqa: BLE001 - user code may raise anything; it is the answer
-        yield Fault(f"{target.path}({rewards}) raised {type(error).__name__}: {error}")
+        remedy = "metrics, label and metadata are empty in this trial: read them with .get"
+        yield Fault(f"{call} raised {type(error).__name__}: {error}", remedy)
         return
     if not isinstance(reason, str):
-        what = f"{target.path}({rewards}) gave {type(reason).__name__}"
+        what = f"{call} gave {type(reason).__name__}"
         yield Fault(what, "return the reason to drop the group, or an empty string to keep it")
 
 

@@ -3,18 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field
+from typing import Any, Final
 
-from milepost.actors.buffer.groups import StoredGroup
+from milepost.actors.buffer.groups import About, StoredGroup
 from milepost.messages.shared import Status
-
-
-class About(NamedTuple):
-    """What the rollout actor says of the prompt behind a group."""
-
-    label: Any = None
-    metadata: Mapping[str, Any] = {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +21,7 @@ class Candidate:
     prompt_id: str
     label: Any = None
     """Of the prompt; known to filters of the user's own only, as `metadata` is."""
-    metadata: Mapping[str, Any] = {}
+    metadata: Mapping[str, Any] = field(default_factory=dict)
     rewards: tuple[float, ...]
     statuses: tuple[Status, ...]
     """`completed`, or `truncated`: a bound of turns, seconds or tokens ended the episode."""
@@ -54,7 +47,7 @@ class Candidate:
         for row, loss_tokens in rows:
             whole[row.trajectory_id] += row.token_ids.shape[0]
             sampled[row.trajectory_id] += loss_tokens
-        knows_age = versions is not None and published is not None
+        age = versions.s_old(published) if versions and published is not None else None
         return cls(
             group_id=group.group_id,
             prompt_id=members[0].prompt_id,
@@ -67,6 +60,20 @@ class Candidate:
             metrics=tuple(each.metrics for each in members),
             oldest_version=versions.oldest if versions else None,
             newest_version=versions.newest if versions else None,
-            age=versions.s_old(published) if knows_age and versions and published is not None
-            else None,
+            age=age,
         )
+
+
+EXAMPLE: Final = Candidate(
+    group_id="an example",
+    prompt_id="an example",
+    rewards=(0.0, 1.0),
+    statuses=(Status.COMPLETED, Status.TRUNCATED),
+    num_tokens=(100, 200),
+    num_sampled_tokens=(40, 90),
+    metrics=({}, {}),
+    oldest_version=3,
+    newest_version=4,
+    age=1,
+)
+"""What `milepost check` tries filters on."""

@@ -20,11 +20,14 @@ from typing import TYPE_CHECKING
 
 from milepost.actors.buffer.batches import Batches
 from milepost.actors.buffer.courier import Courier
+from milepost.actors.buffer.credits import Credits
 from milepost.actors.buffer.filters import Sieve
 from milepost.actors.buffer.groups import Assembling, Assembly, StoredGroup
+from milepost.actors.buffer.judging import JUDGE, Judge
 from milepost.actors.buffer.marks import Covered, Fates, Gone, Handed, Mark, Spent
 from milepost.actors.buffer.waste import Waste
 from milepost.actors.buffer.work import KeepGroup, WriteMarks
+from milepost.actors.buffer.writing import Writing
 from milepost.actors.effects import (
     Answered,
     Effect,
@@ -53,7 +56,6 @@ from milepost.messages.buffer import (
     TrajectoryFinished,
 )
 from milepost.messages.rollout import (
-    CreditsGranted,
     GroupDropped,
     GroupsStored,
     GroupStored,
@@ -81,19 +83,20 @@ class Buffer:
     waste: Waste = field(default_factory=Waste)
     assembling: Assembling = field(default_factory=Assembling)
     storing: dict[str, StoredGroup] = field(default_factory=dict)
-    """Complete, on their way into the journal."""
+    """Complete, with the filters or on their way into the journal."""
     courier: Courier = field(init=False)
-    sieve: Sieve = field(init=False)
-    _granted: int = -1
-    _after: dict[str, list[Effect]] = field(default_factory=dict)
-    """Key of a write -> what is said once it is done (BU-3)."""
-    _serial: int = 0
+    judge: Judge = field(init=False)
+    writing: Writing = field(init=False)
+    credits: Credits = field(init=False)
     _draining: Request | None = None
 
     def __post_init__(self) -> None:
         """Whoever carries words to the rollout actor asks us what the state is."""
         self.courier = Courier(self._recovered)
-        self.sieve = Sieve(self.settings.filters, self.settings.filtered_in_a_row_max)
+        sieve = Sieve(self.settings.filters, self.settings.filtered_in_a_row_max)
+        self.judge = Judge(sieve, self.waste)
+        self.writing = Writing(self.settings.journal)
+        self.credits = Credits(self.batches, self.settings.group_size)
 
     @classmethod
     def of(cls, settings: BufferSettings, fates: Fates, stored: Sequence[StoredGroup]) -> Buffer:
@@ -111,7 +114,7 @@ class Buffer:
         return self._introduce()
 
     def _introduce(self) -> list[Effect]:
-        self._granted = -1
+        self.credits.begin_anew()
         return [*self.courier.introduce(), *self._grant()]
 
     def _recovered(self) -> StoreRecovered:
@@ -132,6 +135,11 @@ class Buffer:
         match event:
             case Received(source, message, request):
                 return self._received(source, message, request, now_s)
+            case WorkDone(key) if key.startswith(JUDGE):
+                if fault := self.judge.fault_of(event):
+                    return [Fail(fault)]
+                group = self.storing.pop(key.removeprefix(JUDGE))
+                return self._judged([(group, str(event.result))])
             case WorkDone(key, _, error):
                 return self._written(key, error)
             case Unanswered(key, "rollout") if self.courier.missed(key):
@@ -194,7 +202,7 @@ class Buffer:
                 return [Tell("rollout", dropped)]
         if self._holds(name):
             return []  # its word is on the way: GroupStored follows the journal
-        return self._completed((self.assembling.open(name, message.size, now_s),))
+        return self._completed((self.assembling.open(message, now_s),))
 
     def _resized(self, message: GroupResized) -> list[Effect]:
         if assembly := self.assembling.groups.get(message.group_id):
@@ -219,18 +227,20 @@ class Buffer:
 
     def _completed(self, assemblies: Sequence[Assembly]) -> list[Effect]:
         """Judge and store what has become complete."""
+        complete = self.assembling.take_complete(assemblies)
+        judged, asked = self.judge.look(complete, self.batches.published)
+        self.storing.update({group.group_id: group for group, _ in asked})
+        return [*(work for _, work in asked), *self._judged(judged)]
+
+    def _judged(self, judged: Sequence[tuple[StoredGroup, str]]) -> list[Effect]:
         effects: list[Effect] = []
-        kept: list[StoredGroup] = []
-        for group in self.assembling.take_complete(assemblies):
-            if reason := self.sieve.reason(group.rewards):
-                self.waste.add(f"filtered_{reason}", group.trajectories)
-                self.waste.count_filtered(reason)
+        for group, reason in judged:
+            self.judge.count(group, reason)
+            if reason:
                 effects += self._drop(group.group_id, reason)
-                if self.sieve.fault:
-                    return [*effects, Fail(self.sieve.fault)]
-            else:
-                kept.append(group)
-        return effects + self._store(kept)
+            if fault := self.judge.sieve.fault:
+                return [*effects, Fail(fault)]
+        return effects + self._store([group for group, reason in judged if not reason])
 
     def _store(self, groups: Sequence[StoredGroup]) -> list[Effect]:
         if not self.settings.journal:
@@ -339,12 +349,7 @@ class Buffer:
     ) -> list[Effect]:
         """Apply marks now; say `then` once they are written (BU-3)."""
         self.fates.apply_all(marks)
-        if not self.settings.journal:
-            return then
-        self._serial += 1
-        key = f"marks/{self._serial}"
-        self._after[key] = then
-        return [WriteMarks(key, marks, covered)]
+        return self.writing.mark(marks, then, covered=covered)
 
     def _written(self, key: str, error: str) -> list[Effect]:
         if error:
@@ -355,19 +360,15 @@ class Buffer:
         if kind == "handed":
             self.batches.written(int(name))
             return []
-        return self._after.pop(key)
+        return self.writing.written(key)
 
     # ---- credits and the rest ------------------------------------------------------------
 
     def _grant(self) -> list[Effect]:
-        total = self.batches.credit_groups(self.fates.num_spent)
-        if total <= self._granted:
-            return []
-        self._granted = total
-        return [Tell("rollout", CreditsGranted(samples_total=total * self.settings.group_size))]
+        return self.credits.grant(self.fates.num_spent)
 
     def _reply_drained(self) -> list[Effect]:
-        if (request := self._draining) is None or self.storing or self._after:
+        if (request := self._draining) is None or self.storing or self.writing:
             return []
         self._draining = None
         return [Reply(request, Drained(actor="buffer"))]
@@ -387,7 +388,7 @@ class Buffer:
             "assembling": len(self.assembling.groups),
             "storing": len(self.storing),
             "spent": self.fates.num_spent,
-            "granted_groups": self._granted,
+            "granted_groups": self.credits.granted,
             **self.batches.statistics(),
             "tokens_held": self.batches.num_tokens_held,
             "tokens_by_account": dict(self.waste.tokens),

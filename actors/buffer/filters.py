@@ -1,4 +1,4 @@
-"""Which complete groups are worth training on, judged by their rewards when they are stored."""
+"""Which complete groups are worth training on, judged when they are about to be stored."""
 
 from __future__ import annotations
 
@@ -8,22 +8,29 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from typing import TypeAlias
 
+from milepost.actors.buffer.candidates import Candidate
 from milepost.actors.buffer.metrics import is_flat
+from milepost.messages.shared import Status
 
-Filter: TypeAlias = Callable[[Sequence[float]], str]
-"""Rewards of a group -> why it is dropped, or "" to keep it."""
+Filter: TypeAlias = Callable[[Candidate], str]
+"""A complete group -> why it is dropped, in a word, or "" to keep it."""
 
 
 class FilterError(ValueError):
     """A filter named in the topology cannot be used."""
 
 
-def zero_spread(rewards: Sequence[float]) -> str:
+def zero_spread(candidate: Candidate) -> str:
     """Drops a group whose rewards are all equal: every advantage would be zero (DAPO)."""
-    return "zero_spread" if is_flat(rewards) else ""
+    return "zero_spread" if is_flat(candidate.rewards) else ""
 
 
-BUILT_IN: dict[str, Filter] = {"zero_spread": zero_spread}
+def truncated(candidate: Candidate) -> str:
+    """Drops a group of which a bound (turns, seconds, tokens) cut a member off."""
+    return "truncated" if Status.TRUNCATED in candidate.statuses else ""
+
+
+BUILT_IN: dict[str, Filter] = {"zero_spread": zero_spread, "truncated": truncated}
 
 
 def load_filters(names: Sequence[str]) -> tuple[Filter, ...]:
@@ -53,18 +60,19 @@ def _load(name: str) -> Filter:
     return found
 
 
-def first_reason(filters: Sequence[Filter], rewards: Sequence[float]) -> str:
+def first_reason(filters: Sequence[Filter], candidate: Candidate) -> str:
     """Why the group is dropped, by the first filter that drops it; "" when all keep it.
 
     Raises:
         FilterError: a filter answered something that is not a string.
     """
     for each in filters:
-        reason = each(rewards)
+        reason = each(candidate)
         if not isinstance(reason, str):
             raise FilterError(
-                f"filter {getattr(each, '__name__', each)} answered {reason!r} for rewards "
-                f"{list(rewards)}, it must answer a reason or ''"
+                f"filter {getattr(each, '__name__', each)} answered {reason!r} for "
+                f"{candidate.group_id} with rewards {list(candidate.rewards)}, it must answer a "
+                f"reason or ''"
             )
         if reason:
             return reason
@@ -84,18 +92,21 @@ class Sieve:
     _in_a_row: Counter[str] = field(default_factory=Counter)
     """Reason -> groups dropped since the last one that was kept."""
 
-    def reason(self, rewards: Sequence[float]) -> str:
-        """Why this group is dropped; "" when it is kept.
+    @property
+    def is_slow(self) -> bool:
+        """A filter of the user's own is among them: it is called off the event loop."""
+        return any(each not in BUILT_IN.values() for each in self.filters)
 
-        Raises:
-            FilterError: see `first_reason`.
-        """
-        reason = first_reason(self.filters, rewards)
+    def reason(self, candidate: Candidate) -> str:
+        """Why this group is dropped, by the built-in filters; "" when it is kept."""
+        return first_reason(self.filters, candidate)
+
+    def judged(self, reason: str) -> None:
+        """Count what became of a group."""
         if reason:
             self._in_a_row[reason] += 1
         else:
             self._in_a_row.clear()
-        return reason
 
     @property
     def fault(self) -> str:

@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
 from milepost.actors.buffer.staleness import Versions, count_loss_tokens, versions_of
+from milepost.messages.buffer import GroupOpened
 from milepost.messages.trajectory import Trajectory
+
+
+class About(NamedTuple):
+    """What the rollout actor says of the prompt behind a group, where filters want to know."""
+
+    label: Any = None
+    metadata: Mapping[str, Any] = MappingProxyType({})
+
+
+ABOUT_UNKNOWN: Final = About()
 
 
 @dataclass(slots=True)
@@ -19,6 +32,7 @@ class Assembly:
     group_id: str
     since_s: float
     size: int = 0
+    about: About = ABOUT_UNKNOWN
     members: dict[str, tuple[Trajectory, ...]] = field(default_factory=dict)
     """The rows of each."""
 
@@ -34,10 +48,11 @@ class Assembling:
 
     groups: dict[str, Assembly] = field(default_factory=dict)
 
-    def open(self, name: str, size: int, now_s: float) -> Assembly:
+    def open(self, opened: GroupOpened, now_s: float) -> Assembly:
         """The group was announced, perhaps after its first members."""
+        name = opened.group_id
         assembly = self.groups.setdefault(name, Assembly(name, now_s))
-        assembly.size = size
+        assembly.size, assembly.about = opened.size, About(opened.label, opened.metadata)
         return assembly
 
     def add(self, rows: tuple[Trajectory, ...], size: int, now_s: float) -> Assembly | None:
@@ -64,12 +79,13 @@ class Assembling:
         assembly = self.groups.pop(name, None)
         return tuple(chain.from_iterable(assembly.members.values())) if assembly else ()
 
-    def take_complete(self, assemblies: Iterable[Assembly]) -> Iterator[StoredGroup]:
-        """Those of them that are complete now."""
+    def take_complete(self, assemblies: Iterable[Assembly]) -> Iterator[tuple[StoredGroup, About]]:
+        """Those of them that are complete now, with what is known of their prompts."""
         for assembly in assemblies:
             if assembly.is_complete:
                 del self.groups[assembly.group_id]
-                yield complete_group(assembly.group_id, assembly.members.values())
+                group = complete_group(assembly.group_id, assembly.members.values())
+                yield group, assembly.about
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,17 +1,19 @@
-"""The buffer's hands: the journal of groups, on a thread of its own."""
+"""The buffer's hands: the journal of groups and the user's filters, on threads of their own."""
 
 from __future__ import annotations
 
 import asyncio
+import time
 from concurrent.futures import ThreadPoolExecutor
 from copy import deepcopy
 
 from milepost.actors.buffer.core import Buffer
+from milepost.actors.buffer.filters import FilterError, first_reason
 from milepost.actors.buffer.groups import StoredGroup
 from milepost.actors.buffer.journal import GroupJournal
 from milepost.actors.buffer.marks import Fates
 from milepost.actors.buffer.settings import BufferSettings
-from milepost.actors.buffer.work import KeepGroup, WriteMarks
+from milepost.actors.buffer.work import JudgeGroup, KeepGroup, WriteMarks
 from milepost.actors.context import ActorContext
 from milepost.actors.effects import Work
 
@@ -26,13 +28,19 @@ async def run(context: ActorContext) -> None:
     settings = BufferSettings.of(context.topology)
     config = context.topology.actors.buffer
     assert config is not None
+    judge = FilterHand(config.filter_deadline_s)
     if not settings.journal:
         fates = Fates(settings.checkpoints_named, version=context.spec.resume_step or 0)
-        await context.serve(Buffer.of(settings, fates, ()), facts={"groups": 0})
+        core = Buffer.of(settings, fates, ())
+        await context.serve(core, facts={"groups": 0}, perform=judge.perform)
         return
     folder = context.run_folder / "journal"
     journal = GroupJournal(folder, config.journal_bytes_max, settings.checkpoints_named)
     hand = JournalHand(journal)
+
+    async def perform(work: Work) -> object:
+        return await (judge if isinstance(work, JudgeGroup) else hand).perform(work)
+
     try:
         if context.spec.incarnation == 0:
             journal.go_on_from(context.spec.resume_step or 0, settings.groups_max)
@@ -40,10 +48,42 @@ async def run(context: ActorContext) -> None:
         await context.serve(
             Buffer.of(settings, deepcopy(journal.fates), groups),
             facts={"groups": len(groups)},
-            perform=hand.perform,
+            perform=perform,
         )
     finally:
         hand.close()
+        judge.close()
+
+
+class FilterHand:
+    """Calls the filters on a thread of its own; a call has a deadline, and a late one a name."""
+
+    def __init__(self, deadline_s: float) -> None:
+        self._deadline_s = deadline_s
+        # A thread that hangs cannot be stopped, only left behind: the process ends by `os._exit`.
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="filters")
+
+    async def perform(self, work: Work) -> object:
+        """Carry out `JudgeGroup`.
+
+        Raises:
+            FilterError: a filter took too long, or answered something that is no text.
+        """
+        assert isinstance(work, JudgeGroup), work
+        loop, began_s = asyncio.get_running_loop(), time.monotonic()
+        call = loop.run_in_executor(self._thread, first_reason, work.filters, work.candidate)
+        done, _ = await asyncio.wait({call}, timeout=self._deadline_s)
+        if not done:
+            names = ", ".join(getattr(each, "__name__", str(each)) for each in work.filters)
+            raise FilterError(
+                f"{names} did not answer within {time.monotonic() - began_s:.1f} s, "
+                f"actors.buffer.filter_deadline_s is {self._deadline_s}"
+            )
+        return call.result()
+
+    def close(self) -> None:
+        """Wait for nobody."""
+        self._thread.shutdown(wait=False, cancel_futures=True)
 
 
 class JournalHand:

@@ -4,9 +4,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from milepost.actors.buffer.candidates import Candidate
+from milepost.actors.buffer.filters import Filter
 from milepost.actors.buffer.groups import StoredGroup
 from milepost.actors.buffer.marks import Mark
 from milepost.actors.effects import Work
+
+
+@dataclass(frozen=True, slots=True)
+class JudgeGroup(Work):
+    """Have all filters look at a group; the result is the reason to drop it, or empty."""
+
+    candidate: Candidate
+    filters: tuple[Filter, ...]
 
 
 @dataclass(frozen=True, slots=True)

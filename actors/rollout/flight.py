@@ -137,10 +137,16 @@ class Flight:
         return group
 
     def _announce(self, group: Group) -> Effect:
-        prompt_id = self.order.at(group.place.position).prompt_id
-        return Tell(
-            "buffer", GroupOpened(group_id=group.name, prompt_id=prompt_id, size=group.size)
+        prompt = self.order.at(group.place.position)
+        says_more = self.settings.describes_prompts
+        opened = GroupOpened(
+            group_id=group.name,
+            prompt_id=prompt.prompt_id,
+            size=group.size,
+            label=prompt.label if says_more else None,
+            metadata=prompt.metadata if says_more else {},
         )
+        return Tell("buffer", opened)
 
     def pick_session(self) -> str:
         """Sessions take turns."""

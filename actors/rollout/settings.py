@@ -33,6 +33,8 @@ class RolloutSettings:
     """What must have come before anything is issued: `store`, `version`, `evaluation`."""
     checkpoints_named: int
     """How many checkpoints back a resume may go."""
+    describes_prompts: bool = False
+    """The buffer's filters are told label and metadata of each prompt."""
     attempt_first: int = 0
     """Attempts count from here: a restarted rollout actor never reuses an attempt."""
 
@@ -85,6 +87,8 @@ class RolloutSettings:
             sessions=topology.names("session"),
             waits_for=frozenset(waits_for),
             checkpoints_named=topology.run.checkpoints_keep,
+            describes_prompts=actors.buffer is not None
+            and any(":" in name for name in actors.buffer.filters),
             attempt_first=incarnation * ATTEMPTS_OF_ONE_LIFE,
         )
 

@@ -30,7 +30,7 @@ FAMILIES: Final = {
 MATCHERS: Final = ("loose_tool_call", "role_content_only", "strict")
 LEAF_PICKERS: Final = ("drop_retries", "keep_all")
 LEAF_POST_PROCESSORS: Final = ("train_once",)
-FILTERS: Final = ("zero_spread",)
+FILTERS: Final = ("truncated", "zero_spread")
 
 
 def parts_are_known(subject: Subject) -> Iterator[Finding]:

@@ -44,8 +44,7 @@ class TellsBeforeItWrites(Buffer):
         self, marks: tuple[Mark, ...], then: list[Effect], *, covered: bool = False
     ) -> list[Effect]:
         self.fates.apply_all(marks)
-        self._serial += 1
-        return [*then, WriteMarks(f"marks/{self._serial}", marks, covered)]
+        return [*then, WriteMarks("marks/", marks, covered)]
 
     def _serve(self, now_s: float) -> list[Effect]:
         effects = super()._serve(now_s)
@@ -117,7 +116,7 @@ def capacity_from_recovered_version(
     buffer = Buffer.of(settings, fates, stored)
     naive = CapacityFromRecoveredVersion(settings, buffer.batches.next_version)
     naive.queue = buffer.batches.queue
-    buffer.batches = naive
+    buffer.batches = buffer.credits.batches = naive
     return buffer
 
 

@@ -206,7 +206,7 @@ def state_of(core: object) -> str:
             ]
             return repr((
                 core.fates, cuts, members, list(batches.queue), sorted(core.storing),
-                sorted(batches._parked), core._granted, sorted(core.courier._unheard),
+                sorted(batches._parked), core.credits.granted, sorted(core.courier._unheard),
             ))  # fmt: skip
         case Publisher():
             epochs = core.epochs

@@ -8,9 +8,11 @@ from typing import Any
 from sim.rows import trajectory
 
 from milepost.actors.buffer.core import Buffer
+from milepost.actors.buffer.filters import first_reason
 from milepost.actors.buffer.groups import StoredGroup, complete_group
 from milepost.actors.buffer.marks import Fates
 from milepost.actors.buffer.settings import BufferSettings
+from milepost.actors.buffer.work import JudgeGroup
 from milepost.actors.effects import (
     Effect,
     Event,
@@ -137,9 +139,17 @@ class Play:
             self.write()
 
     def write(self, error: str = "") -> None:
-        """The journal's thread does what was ordered."""
+        """The threads of journal and filters do what was ordered."""
         while self.works:
-            self.feed(WorkDone(self.works.pop(0).key, None, error))
+            self.finish(self.works[0], error=error)
+
+    def finish(self, work: Work, error: str = "") -> None:
+        """One order is carried out, or is not."""
+        self.works.remove(work)
+        result = None
+        if isinstance(work, JudgeGroup) and not error:
+            result = first_reason(work.filters, work.candidate)
+        self.feed(WorkDone(work.key, result, error))
 
     def put(self, name: str, *versions: int, rewards: tuple[float, ...] = (0.0, 1.0)) -> None:
         """Open a group and deliver all of it."""

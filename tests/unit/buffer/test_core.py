@@ -78,7 +78,7 @@ def test_a_smaller_group_may_be_complete_at_once() -> None:
 
 
 def test_a_filtered_group_is_dropped_with_its_reason_and_its_tokens_are_accounted() -> None:
-    play = Play(settings(filters=(lambda rewards: "too_easy" if min(rewards) > 0 else "",)))
+    play = Play(settings(filters=(lambda seen: "too_easy" if min(seen.rewards) > 0 else "",)))
     play.put("g0", rewards=(1.0, 1.0))
     assert play.dropped() == [("g0", "too_easy", False)]
     assert play.core.waste.tokens == {"filtered_too_easy": 2}
