@@ -208,9 +208,7 @@ class Trainer:
     @property
     def _stands_still(self) -> bool:
         """No step may begin any more."""
-        ending = self.ending
-        held = self.tripped or ending.draining or ending.drained or ending.offering
-        return bool(held) or self.is_last
+        return bool(self.tripped) or self.ending.stands_still or self.is_last
 
     def _go_on(self, now_s: float) -> list[Effect]:
         """Publish, save, finish, train, ask: whatever is due and possible."""
@@ -394,12 +392,8 @@ class Trainer:
             return f"trains step {self.version} since {self.report.begun_s:.1f}"
         if self.tripped:
             return f"stopped by guard {self.tripped} after step {self.version}"
-        if self.ending.saving is not None:
-            return f"saves the checkpoint of version {self.ending.saving}"
-        if self.ending.offering:
-            return f"waits for {self.plan.offers_to} to take checkpoint {self.ending.saved}"
-        if self.ending.finished or self.ending.drained:
-            return f"done with version {self.version}"
+        if said := self.ending.working_on(self.version):
+            return said
         if self.publishing.pending is not None and (self.plan.sync or self.is_last):
             return self.publishing.waits()
         return self.feed.waits()

@@ -140,3 +140,16 @@ class Ending:
         self.draining.clear()
         self.drained = True
         return replies
+
+    @property
+    def stands_still(self) -> bool:
+        """No step may begin: the run drains, or a checkpoint waits to be taken."""
+        return bool(self.draining) or self.drained or self.offering
+
+    def working_on(self, version: int) -> str:
+        """What it waits for on the way to the end; empty when nothing."""
+        if self.saving is not None:
+            return f"saves the checkpoint of version {self.saving}"
+        if self.offering:
+            return f"waits for {self.plan.offers_to} to take checkpoint {self.saved}"
+        return f"done with version {version}" if self.finished or self.drained else ""
