@@ -266,6 +266,7 @@ class Epochs:
         prepared_s = epoch.prepared_s if epoch.prepared_s is not None else moved_s
         weights = epoch.weights
         metrics = {
+            "perf/update_weights_version": float(weights.version),
             "perf/update_weights_time": now_s - epoch.since_s,
             "perf/update_weights_prepare_time": prepared_s - epoch.since_s,
             "perf/update_weights_move_time": moved_s - prepared_s,

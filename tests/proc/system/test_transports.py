@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from proc.system.conftest import Launch
-from proc.system.harness import Start, SystemRun
+from proc.system.harness import Start, SystemRun, check_balance, check_metrics
 
 pytestmark = pytest.mark.timeout(400)
 STEPS = 3
@@ -60,3 +60,47 @@ def test_a_run_whose_weights_are_broadcast(
     words = ("--set", 'actors.publisher.transport="broadcast"', *WORDS[:2], *WORDS[4:])
     published = check(launch(Start(tmp_path, checkpoint, steps=STEPS, words=words)))
     assert all(line["perf/update_weights_wire_bytes"] > 0.0 for line in published)
+
+
+@pytest.mark.parametrize("transport", ["disk-delta", "broadcast"])
+def test_an_engine_dies_then_the_publisher_and_the_resumed_run_goes_on_with_proof(
+    tmp_path: Path, checkpoint: Path, launch: Launch, transport: str
+) -> None:
+    """Every second version travels. The new engine loads the last confirmed one before it serves;
+    the publisher's death ends the run and leaves nobody paused; and the resumed run begins with the
+    weights of its checkpoint, whatever the engines or the disk had last."""
+    words = (
+        *("--set", f'actors.publisher.transport="{transport}"'),
+        *("--set", "actors.trainer.publish_every_steps=2"),
+        *WORDS,
+    )
+    words = words if transport == "disk-delta" else tuple(words[:6]) + tuple(words[8:])
+    slow = "proc.system.agents:Slow"
+    start = Start(tmp_path, checkpoint, steps=8, agent=slow, options={"seconds": 0.3}, words=words)
+    run = launch(start)
+    run.until("step 2/8")
+    run.kill("engine-0")
+    run.until("step 4/8")
+    assert run.events("killed") == []
+    run.kill("publisher")
+    assert run.end() == 1, run.text
+    assert run.summary["restarts"] == {"engine-0": 1}
+    assert run.summary["cause"]["actor"] == "publisher"
+
+    resumed = launch(start, resume=True)
+    assert resumed.end() == 0, resumed.text
+    assert resumed.events("canary") == []
+    check_metrics(resumed, 8)
+    check_balance(resumed, 8)
+    published = publications(resumed)
+    first = resumed.run_facts["resumed_from"]
+    name = "perf/update_weights_version"
+    versions = sorted(line[key] for line in published for key in line if key.startswith(name))
+    assert versions[0] == 0
+    assert versions[-1] == 8
+    assert first in versions, "the policy of the checkpoint, before the first prompt"
+    # One that is due while another is on its way becomes the newest at its end.
+    assert len(versions) <= 6, versions
+    for line in published:
+        found = [line[key] for key in line if key.startswith("perf/canary_logprob_difference")]
+        assert max(found) <= 1e-4, line

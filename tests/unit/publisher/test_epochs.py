@@ -74,6 +74,7 @@ def test_times_and_bytes_of_a_publication_are_recorded() -> None:
     assert recorded.metrics["perf/update_weights_prepare_time"] == 2.0
     assert recorded.metrics["perf/update_weights_move_time"] == 3.0
     assert recorded.metrics["perf/update_weights_pause_time"] == 0.5
+    assert recorded.metrics["perf/update_weights_version"] == recorded.step
     assert recorded.metrics["perf/update_weights_wire_bytes"] == 2 * 2 * 4
 
 

@@ -79,6 +79,25 @@ def test_nothing_is_lost_that_comes_late_or_has_a_name_twice(folder: Path) -> No
     ]
 
 
+def test_what_is_of_a_step_takes_its_name_from_what_came_late(folder: Path) -> None:
+    """A publication that ends after the next step did is not lost to that step's own."""
+    files = Files(folder, tensorboard=False)
+    files.step(trained(4), 1.0)
+    files.step(trained(5), 2.0)
+    for version in (4, 5, 6):
+        files.step(said("publisher", version, perf_time=version / 10), 3.0)
+    files.close()
+    line = lines(folder / "metrics.jsonl")[-1]
+    assert line == {
+        "step": 6,
+        "time": 2.0,
+        "train/version": 6.0,
+        "perf/time": 0.6,
+        "perf/time@4": 0.4,
+        "perf/time@5": 0.5,
+    }
+
+
 def test_a_metric_without_a_finite_value_is_null_and_named(folder: Path) -> None:
     """JSON has no NaN; a reader must neither choke on it nor find a zero in its place."""
     files = Files(folder, tensorboard=True)
