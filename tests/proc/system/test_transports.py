@@ -12,11 +12,11 @@ pytestmark = pytest.mark.timeout(400)
 STEPS = 3
 WORDS = (
     *("--set", "actors.publisher.check_weight_update_equal=true"),
-    *("--set", "actors.publisher.delta.keep=2"),
     *("--set", "actors.engine.replicas=2"),
     # Rewards of so short a warm-up are often all equal; this moves the weights all the same.
     *("--set", "algorithm.entropy_coef=0.01"),
 )
+KEEP = ("--set", "actors.publisher.delta.keep=2")
 
 
 def publications(run: SystemRun) -> list[dict[str, float]]:
@@ -39,7 +39,7 @@ def test_a_run_whose_weights_travel_over_a_disk(
     tmp_path: Path, checkpoint: Path, launch: Launch
 ) -> None:
     """Only what changed is written, and the host's copy ends as the served version."""
-    words = ("--set", 'actors.publisher.transport="disk-delta"', *WORDS)
+    words = ("--set", 'actors.publisher.transport="disk-delta"', *KEEP, *WORDS)
     run = launch(Start(tmp_path, checkpoint, steps=STEPS, words=words))
     published = check(run)
     assert published[0]["perf/update_weights_density"] == 0.0, (
@@ -57,7 +57,7 @@ def test_a_run_whose_weights_are_broadcast(
     tmp_path: Path, checkpoint: Path, launch: Launch
 ) -> None:
     """Trainer and both engines meet once for each version, over gloo."""
-    words = ("--set", 'actors.publisher.transport="broadcast"', *WORDS[:2], *WORDS[4:])
+    words = ("--set", 'actors.publisher.transport="broadcast"', *WORDS)
     published = check(launch(Start(tmp_path, checkpoint, steps=STEPS, words=words)))
     assert all(line["perf/update_weights_wire_bytes"] > 0.0 for line in published)
 
@@ -72,9 +72,9 @@ def test_an_engine_dies_then_the_publisher_and_the_resumed_run_goes_on_with_proo
     words = (
         *("--set", f'actors.publisher.transport="{transport}"'),
         *("--set", "actors.trainer.publish_every_steps=2"),
+        *(KEEP if transport == "disk-delta" else ()),
         *WORDS,
     )
-    words = words if transport == "disk-delta" else tuple(words[:6]) + tuple(words[8:])
     slow = "proc.system.agents:Slow"
     start = Start(tmp_path, checkpoint, steps=8, agent=slow, options={"seconds": 0.3}, words=words)
     run = launch(start)
