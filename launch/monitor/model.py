@@ -109,6 +109,7 @@ class Model:
         self.curves = {name: Curve() for name in CURVES}
         self.events: deque[Event] = deque(maxlen=EVENTS_MAX)
         self._num_events = 0
+        self._last_step = 0
         self.refusals = Refusals()
         self.published: deque[tuple[float, int]] = deque(maxlen=VERSIONS_MAX)
         self.recorded: dict[str, float] = {}
@@ -186,6 +187,7 @@ class Model:
             step, wall_s = int(row.get("step", 0)), float(row.get("time", 0.0))
             metrics = {name: float(value) for name, value in row.items() if _is_metric(name, value)}
             self.recorded.update(metrics)
+            self._last_step = max(self._last_step, step)
             if PUBLISHED in metrics and (not self.published or step > self.published[-1][1]):
                 self.published.append((wall_s, step))
             if metrics.get(VERSION) == step and step > 0:
@@ -251,7 +253,9 @@ class Model:
     def step(self) -> int:
         """Batches trained."""
         latest = self.metrics.get(VERSION, 0.0)
-        return max(self.progress.step, int(latest) if math.isfinite(latest) else 0)
+        trained = int(latest) if math.isfinite(latest) else 0
+        # The object of a step, and the supervisor, name it in a run without a trainer, too.
+        return max(self._last_step, trained, int(self.run.get("step", 0)))
 
     @property
     def phase(self) -> str:
