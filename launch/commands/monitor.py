@@ -90,8 +90,8 @@ def _open(named: Path | None) -> tuple[Path, Records, Model]:
 
 
 def _is_terminal() -> bool:
-    both = sys.stdin.isatty() and sys.stdout.isatty()
-    return both and os.environ.get("TERM", "dumb") != "dumb"
+    streams = (sys.stdin, sys.stdout, sys.stderr)  # Textual draws on the last one
+    return all(each.isatty() for each in streams) and os.environ.get("TERM", "dumb") != "dumb"
 
 
 def _print_once(folder: Path, records: Records, model: Model) -> int:
