@@ -36,6 +36,7 @@ EVENTS_MAX: Final = 500
 VERSIONS_MAX: Final = 512
 """Changes of version kept for each engine, and of what was published."""
 ENGINES_MAX: Final = 256
+ENGINES: Final = frozenset({"engine", "evaluation_engine"})
 DEPTHS_MAX: Final = 240
 """Depths kept of each queue: one a second."""
 QUEUES_MAX: Final = 1024
@@ -168,7 +169,7 @@ class Model:
     def _note_versions(self) -> None:
         for row in self.actors:
             version = row.statistics.get("version")
-            if row.kind != "engine" or not isinstance(version, int) or version < 0:
+            if row.kind not in ENGINES or not isinstance(version, int) or version < 0:
                 continue
             if row.name not in self.served and len(self.served) >= ENGINES_MAX:
                 continue

@@ -24,7 +24,7 @@ TOKENS_CELLS: Final = 62
 
 def label(text: str) -> Span:
     """What stands at the left of a line."""
-    return Span(f"{text:<{LABEL}}", Ink.DIM)
+    return Span(f"{text:<{LABEL - 1}} ", Ink.DIM)
 
 
 def speed(model: Model, width: int) -> Line:
@@ -65,9 +65,10 @@ def _published(model: Model, width: int) -> Line:
 
 def _engine(model: Model, name: str, width: int) -> Line:
     (at_s, version), *later = model.served[name]
-    # What was published before this monitor came: every engine of the run served it.
-    before = [change for change in model.published if change[1] < version and change[0] < at_s]
-    begun = next((when_s for when_s, each in model.published if each == version), at_s)
+    # What was published before this monitor came: every engine that samples for training served it.
+    published = model.published if name.startswith("engine-") else ()
+    before = [change for change in published if change[1] < version and change[0] < at_s]
+    begun = next((when_s for when_s, each in published if each == version), at_s)
     return _strip(model, name, [*before, (min(begun, at_s), version), *later], width)
 
 
@@ -75,7 +76,7 @@ def _strip(model: Model, name: str, changes: Sequence[tuple[float, int]], width:
     version = changes[-1][1]
     behind = max(0, model.step - version)
     last = f" v{version}" + (f", trainer {behind} ahead" if behind else "")
-    room = max(0, width - LABEL - 22)
+    room = max(0, width - max(LABEL, len(name) + 1) - 22)
     now_s = max(model.wall_s, changes[-1][0])
     since_s = now_s - _span_s(changes, now_s, room)
     kept = [change for change in changes if change[0] >= since_s]

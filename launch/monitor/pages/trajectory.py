@@ -40,8 +40,11 @@ def trajectories(model: Model, place: Place) -> list[Line]:
     """Those in flight, the oldest first; then those that ended, the newest first."""
     names = model.trajectories.known()
     if not names:
-        text = "nothing is in flight, and nothing has ended since this page was opened"
-        return [line(Span(text, Ink.DIM))]
+        text = (
+            "nothing is in flight, and nothing has ended since this page was opened; "
+            f"`milepost view {model.about.folder}` has those that were kept"
+        )
+        return wrap(text, place.width, Ink.DIM)
     cursor = cursor_of(place, names)
     used = sum(column.width + 2 for column in COLUMNS)
     columns = (*COLUMNS, Column("versions", max(8, place.width - used)))
@@ -99,7 +102,8 @@ def trajectory(model: Model, place: Place) -> list[Line]:
             lines += [line(Span(" " * 11), *each.spans) for each in rest]
     lines.append(rule("messages since this page was opened", width))
     lines += list(_life(model, place.opened))
-    return lines
+    told = f"its whole life: milepost trace {model.about.folder} {clean(place.opened)}"
+    return [*lines, line(Span(told, Ink.DIM))]
 
 
 def _summary(model: Model, flight: Flight | None, ended: Finished | None) -> Iterator[Span]:

@@ -155,6 +155,7 @@ def test_one_trajectory_is_shown_with_turns_versions_and_certificate() -> None:
         assert word in shown, word
     assert "family qwen3" in shown
     assert "5 6 7" in shown
+    assert "milepost trace runs/lookup g0000040.1" in shown
     flying = text(full(), Page.TRAJECTORY, 80, 40, opened="g0000041.0")
     assert "running at agent-0 for 13.0s" in flying
 
@@ -182,6 +183,17 @@ def test_a_version_that_was_published_before_this_monitor_came_is_on_the_line() 
         if one.text.startswith("engine-0 ") and "v30" in one.text
     ]
     assert {"12", "20", "29"} <= set(shown.split())
+
+
+def test_an_engine_of_evaluations_has_a_line_of_its_own_and_only_what_it_served() -> None:
+    """It is given the versions that are scored; what was published went to the others."""
+    names = ("engine-0", "evaluation_engine-0")
+    two = [{**actors()[1], "actor": name, "kind": name[:-2]} for name in names]
+    model = told(Recorded(steps=tuple(step(number) for number in range(1, 3))), heard(actors=two))
+    shown = [one.text for one in view(model, Place(width=200, height=60)) if " v3" in one.text]
+    ours, theirs = shown
+    assert " 2 " in ours
+    assert " 2 " not in theirs
 
 
 def test_a_long_page_scrolls_to_its_end_and_no_further() -> None:
