@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Final
 
 from msgspec import Struct
 
 from milepost.actors.archive.query import Entry, Query
 from milepost.actors.archive.reader import Archive, Stored, Training
 from milepost.launch.report.page import Line, Tile, said
+from milepost.launch.view.certificate import TURNS_MAX, contracts, differences, facts_of, turns
 from milepost.launch.view.links import Links
 from milepost.launch.view.lists import Facts, NotThere
 from milepost.launch.view.paging import page_links, paging
@@ -20,7 +20,6 @@ from milepost.launch.view.rows import (
     RowText,
     page_of,
     trainer_logprobs,
-    values_of,
 )
 from milepost.launch.view.runs import OpenRun
 from milepost.messages.trajectory import Trajectory
@@ -32,14 +31,6 @@ LINES_MAX: Final = 40
 LINE_CHARACTERS_MAX: Final = 8_000
 GLANCE_CHARACTERS_MAX: Final = 700
 """Of one message beside its siblings."""
-CONTRACTS: Final = {
-    "C1": "same tokens",
-    "C2": "same expert routes",
-    "C3": "same log-probs",
-    "C4": "same version",
-}
-PASSED: Final = "passed"
-NOT_CHECKED: Final = "not checked"
 
 
 class Member(Struct, frozen=True, kw_only=True):
@@ -47,27 +38,6 @@ class Member(Struct, frozen=True, kw_only=True):
 
     entry: Entry
     lines: list[Line]
-
-
-class Contract(Struct, frozen=True, kw_only=True):
-    """What the trainer's door said of one contract."""
-
-    name: str
-    verdict: str
-    kind: str
-    """`passed`, `fault`, or empty."""
-
-
-class Differences(Struct, frozen=True, kw_only=True):
-    """trainer - engine over the tokens that both have a log-prob of, nats."""
-
-    count: int
-    mean: float
-    """Of the absolute values."""
-    largest: float
-    """By absolute value, with its sign."""
-    at: int
-    """Place of the largest."""
 
 
 def group_page(run: OpenRun, name: str, number: int, links: Links) -> Facts:
@@ -111,16 +81,16 @@ def _member(archive: Archive, entry: Entry) -> Member:
 
 
 def _lines(stored: Stored, row: int, characters_max: int) -> tuple[list[Line], int]:
-    """The messages of one row, long ones cut; and how many are left out."""
+    """The messages of one row, long ones cut and some left out; and how many there are."""
     conversation = stored.conversations[row]
     if conversation is None:
         return [], 0
     lines = said(conversation.messages)
-    omitted = max(0, len(lines) - LINES_MAX)
-    if omitted:
-        half = LINES_MAX // 2
-        lines = [*lines[:half], Line("other", "", f"... {omitted} more ..."), *lines[-half:]]
-    return [line._replace(text=_cut(line.text, characters_max)) for line in lines], omitted
+    total, half = len(lines), LINES_MAX // 2
+    if total > LINES_MAX:
+        gap = Line("other", "", f"... {total - LINES_MAX} more ...")
+        lines = [*lines[:half], gap, *lines[-half:]]
+    return [line._replace(text=_cut(line.text, characters_max)) for line in lines], total
 
 
 def _cut(text: str, characters_max: int) -> str:
@@ -186,7 +156,7 @@ def trajectory_page(
     entry, certificate = stored.entry, row.certificate
     trainer = trainer_logprobs(row, training.logprobs if training else None)
     shown = page_of(row, trainer, text, opened.start, opened.end)
-    lines, omitted = _lines(stored, opened.number, LINE_CHARACTERS_MAX)
+    lines, num_lines = _lines(stored, opened.number, LINE_CHARACTERS_MAX)
     page = paging(opened.start // TOKENS_MAX + 1, TOKENS_MAX, shown.length)
 
     def here(start: int) -> str:
@@ -200,16 +170,19 @@ def trajectory_page(
         "tiles": _tiles(entry, training),
         "differences": differences(row, trainer),
         "contracts": contracts(training),
-        "certificate": _certificate(row),
+        "certificate": facts_of(row),
+        "turns": turns(row),
+        "more_turns": max(0, len(row.turns) - TURNS_MAX),
         "mismatch": certificate.canonical_mismatch,
         "mismatch_at": text.mismatch,
         "mismatch_link": here(text.mismatch.first // TOKENS_MAX * TOKENS_MAX) + "#mismatch"
         if text.mismatch
         else "",
         "lines": lines,
-        "omitted": omitted,
+        "num_lines": num_lines,
         "has_conversation": stored.conversations[opened.number] is not None,
         "shown": shown,
+        "tokens_max": TOKENS_MAX,
         "why_not": text.why_not,
         "colour": colour if colour in COLOURS else "who",
         "colours": COLOURS,
@@ -230,47 +203,4 @@ def _tiles(entry: Entry, training: Training | None) -> list[Tile]:
         Tile("staleness", "-" if entry.staleness is None else f"{entry.staleness}", "versions"),
         Tile("tokens sampled", f"{entry.num_sampled_tokens:,}", f"{rest:,} others"),
         Tile("turns", f"{entry.num_turns:,}"),
-    ]
-
-
-def differences(row: Trajectory, trainer: Mapping[int, float]) -> Differences | None:
-    """How far trainer and engine are apart; None when the trainer has no log-prob of this row."""
-    if not trainer:
-        return None
-    engine = values_of(row.logprobs)
-    found = {at: theirs - engine[at] for at, theirs in trainer.items()}
-    at = max(found, key=lambda place: abs(found[place]))
-    mean = math.fsum(map(abs, found.values())) / len(found)
-    return Differences(count=len(found), mean=mean, largest=found[at], at=at)
-
-
-def contracts(training: Training | None) -> list[Contract]:
-    """Verdict of each contract, as the trainer's door gave it."""
-    given: dict[str, str] = dict(training.contracts) if training else {}
-    rows = []
-    for name, verdict in given.items():
-        kind = {PASSED: "passed", NOT_CHECKED: ""}.get(verdict, "fault")
-        meaning = CONTRACTS.get(name)
-        rows.append(
-            Contract(name=f"{name} {meaning}" if meaning else name, verdict=verdict, kind=kind)
-        )
-    return rows
-
-
-def _certificate(row: Trajectory) -> list[tuple[str, Any]]:
-    certificate = row.certificate
-    sampling = certificate.sampling
-    return [
-        ("chat family", certificate.family),
-        ("tokenizer", certificate.tokenizer_hash),
-        ("template", certificate.template_hash),
-        ("seal", certificate.seal),
-        (
-            "sampled from",
-            (
-                f"temperature {sampling.temperature:g}, top_p {sampling.top_p:g}, "
-                f"top_k {sampling.top_k}, min_p {sampling.min_p:g}, seed {sampling.seed}"
-            ),
-        ),
-        ("engines", ", ".join(dict.fromkeys(turn.engine for turn in row.turns if turn.engine))),
     ]

@@ -142,8 +142,12 @@ class Site:
     async def trajectory(self, request: web.Request) -> web.Response:
         """The reader."""
         name, words = request.match_info["trajectory"], dict(request.query)
-        run = await self._work(self._runs.open, request.match_info["run"])
-        opened = await self._work(open_row, run, name, words)
+
+        def read() -> tuple[OpenRun, Opened]:
+            run = self._runs.open(request.match_info["run"])
+            return run, open_row(run, name, words)
+
+        run, opened = await self._work(read)
         text = await self._spelled(run, opened)
         colour = words.get("colour", "")
         return await self._of_run(

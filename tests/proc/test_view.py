@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import re
 import signal
 import sys
@@ -275,6 +276,32 @@ async def test_the_command_prints_its_address_serves_and_ends_with_sigterm(shelf
         if process.returncode is None:
             process.kill()
             await process.communicate()
+
+
+async def test_a_browser_is_opened_without_the_token_on_its_command_line(
+    shelf: Shelf, tmp_path: Path
+) -> None:
+    """What a process was started with can be read by everybody on this machine."""
+    told = tmp_path / "told"
+    os.mkfifo(told)
+    script = tmp_path / "browser.py"
+    script.write_text(f"import sys, pathlib\npathlib.Path({str(told)!r}).write_text(sys.argv[1])\n")
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-P", "-c", VIEW, "view", str(shelf.folder), "--open", "--json"),
+        stdout=PIPE,
+        env={**os.environ, "BROWSER": f"{sys.executable} {script} %s"},
+    )
+    try:
+        assert process.stdout is not None
+        address = json.loads(await process.stdout.readline())["address"]
+        page = Path(URL(await asyncio.to_thread(told.read_text)).path)
+        assert urlsplit(address).path.strip("/") not in str(page)
+        assert f"url={address}" in await asyncio.to_thread(page.read_text)
+        assert (await asyncio.to_thread(page.stat)).st_mode & 0o077 == 0
+    finally:
+        process.send_signal(signal.SIGTERM)
+        await process.communicate()
+    assert not await asyncio.to_thread(page.exists)
 
 
 def test_the_hostile_words_of_these_tests_are_hostile() -> None:

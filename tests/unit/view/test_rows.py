@@ -7,10 +7,11 @@ from math import nan
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from unit.view.kit import Part, R, S, Shelf, T, U, make_row, talk
 
 from milepost.actors.archive.reader import Training
-from milepost.launch.view.details import contracts, differences
+from milepost.launch.view.certificate import contracts, differences, turns
 from milepost.launch.view.rows import (
     TOKENS_MAX,
     RowText,
@@ -21,6 +22,8 @@ from milepost.launch.view.rows import (
 )
 from milepost.launch.view.speller import Place
 from milepost.messages.bulk import Bulk
+from milepost.messages.shared import WeightsUsed
+from milepost.messages.trajectory import Provenance
 
 NO_TEXT = RowText(why_not="none")
 
@@ -127,3 +130,27 @@ def test_a_contract_that_failed_keeps_its_words() -> None:
         ("C4 same version", "span 2 overlaps span 1", "fault"),
         ("seal", "passed", "passed"),
     ]
+
+
+def test_each_reply_says_who_vouches_for_it(shelf: Shelf) -> None:
+    """The weights are named by their digest, and so are caches that older ones have left."""
+    row = shelf.row("a.0", 4, 1.0)
+    used = (
+        WeightsUsed(version=4, digest="ab" * 16, kv_version=4),
+        WeightsUsed(version=5, digest="cd" * 16, kv_version=4),
+    )
+    first = replace(row.turns[0], weights=used, incarnation=2, cached_tokens=7, trained=False)
+    told = turns(replace(row, turns=(first, *row.turns[1:])))
+    assert [turn.number for turn in told] == [1, 2, 3]
+    assert sum(turn.num_tokens for turn in told) == row.num_sampled_tokens
+    assert told[0].weights == ["version 4, abababababab", "version 5, cdcdcdcdcdcd, caches of 4"]
+    assert (told[0].engine, told[0].num_cached, told[0].is_trained) == ("engine-0.2", 7, False)
+
+
+def test_recorded_replies_were_sampled_by_nobody_and_differ_from_nothing(model: Path) -> None:
+    """Their zeros are no log-probs of an engine."""
+    parts: list[Part] = [(U, "Go", 0), (Provenance.RECORDED, "so it is", 0)]
+    row = make_row(model, "r.0", parts, reward=0.0)
+    places = {at: -1.0 for at, who in enumerate(values_of(row.provenance)) if who == 4}
+    assert places
+    assert differences(row, places) is None
