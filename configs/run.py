@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta
 
 from milepost.configs.base import (
     Config,
@@ -140,6 +142,26 @@ class PrometheusConfig(Config, kw_only=True):
     port: Port = 9464
     key_file: str = ""
     """Not empty: scrapes carry `Authorization: Bearer KEY`; needed beyond loopback."""
+
+
+class ArchiveConfig(Config, kw_only=True):
+    """`[archive]`: every trajectory that reached the buffer, kept to be looked at and audited."""
+
+    enabled: bool = True
+    """Write it. It never stops the run: what finds no room is counted and named."""
+    conversations: bool = True
+    """Keep the messages of each trajectory, not only its tokens: what a search looks through."""
+    bytes_max: Annotated[int, Meta(ge=1 << 20)] = 8 << 30
+    """Of all its files: three quarters for trajectories and index, one for the trainer's part."""
+    full: Literal["remove_oldest", "stop"] = "remove_oldest"
+    """What happens at `bytes_max`: the oldest files go, or nothing more is written."""
+    waiting_bytes_max: Annotated[int, Meta(ge=1 << 20)] = 256 << 20
+    """Of trajectories on their way to a disk that is slower than the run; more are not archived."""
+
+    @property
+    def keeps_conversations(self) -> bool:
+        """Whether sessions write conversations down."""
+        return self.enabled and self.conversations
 
 
 class TrackingConfig(Config, kw_only=True):

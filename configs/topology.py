@@ -18,6 +18,7 @@ from milepost.configs.actors import (
 from milepost.configs.base import Config
 from milepost.configs.run import (
     AlgorithmConfig,
+    ArchiveConfig,
     DataConfig,
     GuardConfig,
     LimitsConfig,
@@ -55,6 +56,7 @@ class Topology(Config, kw_only=True):
     limits: LimitsConfig = LimitsConfig()
     guard: GuardConfig = GuardConfig()
     tracking: TrackingConfig = TrackingConfig()
+    archive: ArchiveConfig = ArchiveConfig()
     system: SystemConfig = SystemConfig()
     actors: ActorsConfig = ActorsConfig()
     custom: dict[str, CustomConfig] = {}

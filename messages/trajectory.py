@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from milepost.messages.bulk import Bulk
 from milepost.messages.shared import (
+    ChatMessage,
     FinishReason,
     Finite,
     NonNegative,
@@ -63,8 +64,17 @@ class Certificate(Struct, frozen=True, kw_only=True):
     """First difference between the row and a canonical re-rendering; a diagnostic, no verdict."""
     mismatch_kinds: tuple[str, ...] = ()
     """Kinds of all such differences."""
+    conversation_hash: str = ""
+    """xxh3-128 hex of the row's `conversation`; empty when the session did not write it down."""
     seal: str = ""
     """xxh3-128 hex over everything that the session said of the row, `milepost.actors.seal`."""
+
+
+class Conversation(Struct, frozen=True, kw_only=True):
+    """The messages that a row renders, the reply of its last turn with them."""
+
+    messages: list[ChatMessage]
+    tools: list[dict[str, Any]] = []
 
 
 class Trajectory(Struct, frozen=True, kw_only=True):
@@ -106,3 +116,6 @@ class Trajectory(Struct, frozen=True, kw_only=True):
     metrics: dict[str, float] = {}
     """Numbers the agent reported (`solved`, `turns`, ...)."""
     metadata: dict[str, Any] = {}
+    conversation: Bulk | None = None
+    """uint8 [N], JSON of `Conversation` in UTF-8: what the tokens say. From session to buffer only,
+    which keeps it in the archive of the run."""

@@ -19,7 +19,6 @@ from milepost.actors.archive.layout import (
     BUFFER,
     FOLDER,
     Arrived,
-    Conversation,
     Head,
     Judged,
     Missed,
@@ -36,6 +35,7 @@ from milepost.actors.archive.layout import (
 )
 from milepost.actors.archive.schema import INDEX, open_for_writing
 from milepost.actors.archive.segments import Damage, segments_of, walk, writers_of
+from milepost.messages.trajectory import Conversation
 
 LOCK: Final = "index.lock"
 TEXT_MAX: Final = 1 << 18
@@ -317,8 +317,8 @@ def _written(offset: int, record: Record) -> list[Written]:
         head = read_head(record)
         text = ""
         if isinstance(head, Arrived):
-            said = read_arrived(record).conversations
-            text = "\n".join(text_of(read_conversation(each)) for each in said if each)
+            said = map(read_conversation, read_arrived(record).rows)
+            text = "\n".join(text_of(each) for each in said if each)
     except RecordDamaged:
         return []
     return [Written(offset, record.time, head, text)]

@@ -21,8 +21,8 @@ from msgspec import Struct
 from milepost.actors.journal import HEADER, frame
 from milepost.actors.seal import seal_of
 from milepost.messages.bulk import Bulk
-from milepost.messages.shared import ChatMessage, Finite, NonNegative, Positive, Status
-from milepost.messages.trajectory import Trajectory
+from milepost.messages.shared import Finite, NonNegative, Positive, Status
+from milepost.messages.trajectory import Conversation, Trajectory
 
 FOLDER: Final = "archive"
 BUFFER: Final = "buffer"
@@ -123,15 +123,6 @@ class ArrivedBody(Struct, frozen=True, kw_only=True):
     """The whole of it."""
 
     rows: tuple[Trajectory, ...]
-    conversations: tuple[bytes, ...] = ()
-    """JSON of each row's `Conversation`, as the session said it; empty when it did not."""
-
-
-class Conversation(Struct, frozen=True, kw_only=True):
-    """The messages that a row's tokens say."""
-
-    messages: list[ChatMessage]
-    tools: list[dict[str, Any]] = []
 
 
 class Judged(Struct, frozen=True, kw_only=True):
@@ -323,14 +314,16 @@ def _read_body(record: Record, decoder: msgspec.msgpack.Decoder[T]) -> T:
         raise RecordDamaged(f"the body of a record `{record.kind}`: {error}") from error
 
 
-def read_conversation(data: bytes) -> Conversation:
-    """The messages of one row.
+def read_conversation(row: Trajectory) -> Conversation | None:
+    """The messages of one row; None: the session did not write them down.
 
     Raises:
         RecordDamaged: they are none.
     """
+    if row.conversation is None:
+        return None
     try:
-        return _conversations.decode(data)
+        return _conversations.decode(row.conversation.data)
     except msgspec.MsgspecError as error:
         raise RecordDamaged(f"a conversation: {error}") from error
 
@@ -354,9 +347,7 @@ def field_digests(row: Trajectory) -> dict[str, bytes]:
     }
 
 
-def arrived(
-    rows: Sequence[Trajectory], source: str, conversations: Sequence[bytes] = ()
-) -> tuple[Arrived, ArrivedBody]:
+def arrived(rows: Sequence[Trajectory], source: str) -> tuple[Arrived, ArrivedBody]:
     """What is written of a trajectory that came to the buffer."""
     first = rows[0]
     kinds = sorted({kind for row in rows for kind in row.certificate.mismatch_kinds})
@@ -379,4 +370,4 @@ def arrived(
         seconds=float(seconds) if isinstance(seconds, int | float) else None,
         fields=tuple(map(field_digests, rows)),
     )
-    return head, ArrivedBody(rows=tuple(rows), conversations=tuple(conversations))
+    return head, ArrivedBody(rows=tuple(rows))

@@ -17,7 +17,6 @@ from milepost.actors.archive.layout import (
     BUFFER,
     FOLDER,
     Arrived,
-    Conversation,
     RecordDamaged,
     Trained,
     read_arrived,
@@ -29,7 +28,7 @@ from milepost.actors.archive.query import Entry, Query, StepEntry, order_of, whe
 from milepost.actors.archive.schema import INDEX, open_for_reading
 from milepost.actors.archive.segments import read_at, segment_path
 from milepost.messages.bulk import Bulk
-from milepost.messages.trajectory import Trajectory
+from milepost.messages.trajectory import Conversation, Trajectory
 
 __all__ = ["Archive", "Entry", "NoArchive", "Query", "StepEntry", "Stored", "Training", "Unknown"]
 
@@ -76,7 +75,7 @@ class Stored(Struct, frozen=True, kw_only=True):
     trainings: tuple[Training | None, ...]
     """Of each row; None: not trained."""
     conversations: tuple[Conversation | None, ...]
-    """Of each row; None: the session did not say it."""
+    """Of each row; None: the session did not write it down."""
 
     @property
     def trajectory(self) -> Trajectory:
@@ -209,12 +208,11 @@ class Archive:
                 msgspec.structs.replace(row, group_rewards=rewards, group_size=len(rewards))
                 for row in rows
             )
-        said = body.conversations or (b"",) * len(rows)
         return Stored(
             entry=_entry(found),
             rows=rows,
             trainings=tuple(map(self._training, body.rows)),
-            conversations=tuple(read_conversation(each) if each else None for each in said),
+            conversations=tuple(map(read_conversation, rows)),
         )
 
     def _training(self, row: Trajectory) -> Training | None:

@@ -1,8 +1,7 @@
 """One process's files of the archive: a chain of records, bounded, never harming the run.
 
 Files are only ever appended to, and a process that starts begins a new one: what a killed process
-left behind its last whole record stays as it is, and the next file says so. What cannot be written
-(disk full) is counted and named in the first record that can be written afterwards.
+left behind its last whole record stays as it is, and the next file says so.
 
 Durability: a record is with the system before the call returns, so it survives kill -9; a file is
 synced to disk when the next one begins and at the end, so a power cut takes the end of one file.
@@ -12,18 +11,18 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from milepost.actors.archive.layout import (
     FOLDER,
-    MISSED_NAMES_MAX,
     Arrived,
     Body,
     Head,
     Judged,
+    Kind,
     Missed,
     Opened,
     Record,
@@ -72,23 +71,6 @@ class Landed:
     """(offset, record, what it is made of)"""
 
 
-@dataclass(slots=True)
-class Missing:
-    """What was not written since the last record that was."""
-
-    count: int = 0
-    reason: str = ""
-    names: list[str] = field(default_factory=list)
-
-    def add(self, heads: Iterable[Head], reason: str) -> None:
-        """These were not."""
-        for head in heads:
-            self.count += head.count if isinstance(head, Missed) else 1
-            self.names += names_of(head)
-        self.reason = reason
-        del self.names[MISSED_NAMES_MAX:]
-
-
 class ArchiveWriter:
     """Appends to the files of one writer. Used by one thread at a time.
 
@@ -112,10 +94,8 @@ class ArchiveWriter:
         self._segment_bytes_max = max(1, min(segment_bytes_max, author.bytes_max // SEGMENTS_MIN))
         self._folder = author.run_folder / FOLDER / author.writer
         self._folder.mkdir(parents=True, exist_ok=True)
-        self._segments: deque[_Segment] = deque()
+        self._segments: deque[Segment] = deque()
         self.sequence, self.digest = 0, genesis(author.run_id, author.writer)
-        self.num_missed = 0
-        self.missing = Missing()
         torn = self._look_back()
         self._file: SegmentFile | None = None
         self._begin(torn)
@@ -128,19 +108,20 @@ class ArchiveWriter:
     # ---- opening -------------------------------------------------------------------------
 
     def _look_back(self) -> int:
-        """Find the end of the chain; the bytes behind it."""
+        """Find the end of the chain; the bytes behind it in its file.
+
+        Only the newest file with a whole record is read. The clock of a machine may be wrong, the
+        numbers of files are not.
+        """
+        files = segments_of(self._folder)
+        self._segments.extend(Segment(n, path, path.stat().st_size) for n, path in files)
         torn = 0
-        for number, path in segments_of(self._folder):
-            segment, torn = _Segment(number, path), 0
-            for found in walk(path):
-                if isinstance(found, Found):
-                    segment.count(found.record)
-                    self.sequence = found.record.sequence + 1
-                    self.digest = found.record.digest
-                elif found.is_tail:
-                    torn = found.end - found.offset
-            segment.num_bytes = path.stat().st_size
-            self._segments.append(segment)
+        for segment in reversed(self._segments):
+            last, tail = last_record(segment.path)
+            torn += tail
+            if last is not None:
+                self.sequence, self.digest = last.sequence + 1, last.digest
+                break
         return torn
 
     def _begin(self, torn_bytes: int = 0) -> None:
@@ -160,50 +141,34 @@ class ArchiveWriter:
             vocabulary=self._author.vocabulary,
             tokenizer_hash=self._author.tokenizer_hash,
         )
-        file = SegmentFile(path)
-        segment = _Segment(number, path)
         record = self._make(opened, None)
+        file = SegmentFile(path)
         try:
             file.append((record,))
         except OSError:
             file.close()
             path.unlink()
             raise
+        self._end_file()
+        self._file = file
+        self._segments.append(Segment(number, path))
+        self._follow((record,), file.size)
+
+    def _end_file(self) -> None:
         if self._file is not None:
             self._file.sync()
             self._file.close()
-        self._file = file
-        self._segments.append(segment)
-        self._follow((record,), file.size)
+            self._file = None
 
     # ---- writing -------------------------------------------------------------------------
 
-    def write(self, said: Sequence[Said]) -> Landed | None:
-        """Append these; None when they could not be written, which is counted and named."""
-        said = self._with_missed(said)
-        try:
-            return self._write(said)
-        except OSError as error:
-            self.missing = Missing()
-            self.miss([head for head, _ in said], f"{type(error).__name__}: {error}")
-            return None
+    def write(self, said: Sequence[Said]) -> Landed:
+        """Append these.
 
-    def miss(self, heads: Sequence[Head], reason: str) -> None:
-        """These will not be written, and why; the next record says so."""
-        before = self.missing.count
-        self.missing.add(heads, reason)
-        self.num_missed += self.missing.count - before
-
-    def _with_missed(self, said: Sequence[Said]) -> list[Said]:
-        missing = self.missing
-        if not missing.count:
-            return list(said)
-        names = tuple(missing.names)
-        missed = Missed(count=missing.count, reason=missing.reason, names=names)
-        return [(missed, None), *said]
-
-    def _write(self, said: Sequence[Said]) -> Landed:
-        assert self._file is not None
+        Raises:
+            OSError: the disk is full; nothing of them is written.
+        """
+        assert self._file is not None, "the writer is closed"
         if self._file.size >= self._segment_bytes_max:
             self._begin()
         records: list[Record] = []
@@ -211,7 +176,6 @@ class ArchiveWriter:
             records.append(self._make(head, body, *records[-1:]))
         offsets = self._file.append(records)
         self._follow(records, self._file.size)
-        self.missing = Missing()
         items = tuple(zip(offsets, records, said, strict=True))
         return Landed(self._segments[-1].number, self._file.size, items)
 
@@ -226,29 +190,28 @@ class ArchiveWriter:
 
     def _follow(self, records: Sequence[Record], size: int) -> None:
         self.sequence, self.digest = records[-1].sequence + 1, records[-1].digest
-        segment = self._segments[-1]
-        segment.num_bytes = size
-        for record in records:
-            segment.count(record)
+        self._segments[-1].num_bytes = size
 
     # ---- the bound -----------------------------------------------------------------------
 
-    def remove_oldest(self, num_bytes: int) -> Removed | None:
-        """Take the oldest files out of the books until `num_bytes` are gone; never the newest one.
+    def oldest(self, num_bytes: int) -> Removed | None:
+        """The oldest files that hold `num_bytes`, to be written down and then to `unlink`.
 
-        They go from the disk with `unlink`, once a record of it is written.
+        None: there is only the newest, which stays.
         """
-        going: list[_Segment] = []
+        going: list[Segment] = []
         while num_bytes > 0 and len(self._segments) - len(going) > 1:
             going.append(self._segments[len(going)])
             num_bytes -= going[-1].num_bytes
         if not going:
             return None
+        found = [each for segment in going for each in walk(segment.path)]
+        records = [each.record for each in found if isinstance(each, Found)]
         return Removed(
             segments=tuple(each.number for each in going),
-            num_records=sum(each.num_records for each in going),
-            num_trajectories=sum(each.num_trajectories for each in going),
-            last_digest=going[-1].last_digest,
+            num_records=len(records),
+            num_trajectories=sum(record.kind is Kind.ARRIVED for record in records),
+            last_digest=records[-1].digest if records else b"",
         )
 
     def unlink(self, removed: Removed) -> None:
@@ -258,25 +221,25 @@ class ArchiveWriter:
 
     def close(self) -> None:
         """Sync and close."""
-        if self._file is not None:
-            self._file.sync()
-            self._file.close()
-            self._file = None
+        self._end_file()
 
 
 @dataclass(slots=True)
-class _Segment:
+class Segment:
+    """One file of a writer."""
+
     number: int
     path: Path
     num_bytes: int = 0
-    num_records: int = 0
-    num_trajectories: int = 0
-    last_digest: bytes = b""
 
-    def count(self, record: Record) -> None:
-        self.num_records += 1
-        self.num_trajectories += record.kind == "arrived"
-        self.last_digest = record.digest
+
+def last_record(path: Path) -> tuple[Record | None, int]:
+    """The last whole record of a file, and the bytes behind it."""
+    last, end = None, 0
+    for found in walk(path):
+        if isinstance(found, Found):
+            last, end = found.record, found.end
+    return last, path.stat().st_size - end
 
 
 def names_of(head: Head) -> tuple[str, ...]:

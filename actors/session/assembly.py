@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import numpy as np
 import xxhash
 from msgspec.structs import replace
@@ -14,8 +15,15 @@ from milepost.actors.seal import sealed
 from milepost.actors.session.leaves import LeafFault, LeafRules, leaf_of
 from milepost.actors.session.text.canonical import SAME
 from milepost.actors.session.text.conversation import conversation_row
-from milepost.messages.shared import FinishReason, SamplingParams, Status
-from milepost.messages.trajectory import Certificate, Provenance, Trajectory, TurnBoundary
+from milepost.messages.bulk import Bulk
+from milepost.messages.shared import FinishReason, Purpose, SamplingParams, Status
+from milepost.messages.trajectory import (
+    Certificate,
+    Conversation,
+    Provenance,
+    Trajectory,
+    TurnBoundary,
+)
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -26,7 +34,7 @@ if TYPE_CHECKING:
     from milepost.actors.session.text.canonical import Comparison
     from milepost.actors.session.text.rendering import Renderer
     from milepost.messages.session import FinishTrajectory, SessionSpec
-    from milepost.messages.shared import Prompt
+    from milepost.messages.shared import ChatMessage, Prompt
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +44,8 @@ class RowRules:
     leaves: LeafRules = field(default_factory=LeafRules)
     tokens_max: int = 1 << 20
     """Of all rows of one trajectory together, when there are several."""
+    writes_conversations: bool = False
+    """Beside the tokens of rows that are trained."""
 
     @property
     def has_foreign_hooks(self) -> bool:
@@ -74,10 +84,17 @@ class RowMaker:
             for number, turn in zip(leaf.path, by_number[leaf.number].row.turns, strict=True)
             if number in leaf.trained
         )
-        return tuple(
-            sealed(self._row(by_number[leaf.number], leaf, place, len(leaves), loss_tokens))
+        rows = [
+            self._row(by_number[leaf.number], leaf, place, len(leaves), loss_tokens)
             for place, leaf in enumerate(leaves)
-        )
+        ]
+        if rules.writes_conversations and self.spec.purpose is Purpose.TRAIN:
+            said = [by_number[leaf.number] for leaf in leaves]
+            rows = [
+                _with_conversation(row, branch.messages, branch.tools)
+                for row, branch in zip(rows, said, strict=True)
+            ]
+        return tuple(map(sealed, rows))
 
     def _row(
         self, branch: Branch, leaf: Leaf, place: int, num_rows: int, loss_tokens: int
@@ -128,7 +145,18 @@ def _partly_trained(
     return mask, tuple(turns)
 
 
-def import_conversation(prompt: Prompt, group_id: str, renderer: Renderer) -> Trajectory:
+def _with_conversation(
+    row: Trajectory, messages: list[ChatMessage], tools: list[dict[str, Any]]
+) -> Trajectory:
+    """The row with what it says written down beside it, under a hash in its certificate."""
+    text = msgspec.json.encode(Conversation(messages=messages, tools=tools))
+    certificate = replace(row.certificate, conversation_hash=xxhash.xxh3_128_hexdigest(text))
+    return replace(row, conversation=Bulk("uint8", (len(text),), text), certificate=certificate)
+
+
+def import_conversation(
+    prompt: Prompt, group_id: str, renderer: Renderer, *, writes_conversation: bool = False
+) -> Trajectory:
     """A recorded conversation as a trajectory: mask 1 where the assistant spoke, reward 0.
 
     Raises:
@@ -166,6 +194,8 @@ def import_conversation(prompt: Prompt, group_id: str, renderer: Renderer) -> Tr
         num_sampled_tokens=int(np.count_nonzero(recorded)),
         metadata=prompt.metadata,
     )
+    if writes_conversation:
+        trajectory = _with_conversation(trajectory, prompt.messages, prompt.tools)
     return sealed(trajectory)
 
 

@@ -45,7 +45,10 @@ class Imports:
         except TurnRefused as refused:
             reason = f"prompt {prompt.prompt_id}: {refused}"
             return [Reply(request, ConversationsRefused(reason=reason))]
-        work = ImportRows(self.desk.key("import"), order, self.desk.context_tokens_max)
+        desk = self.desk
+        work = ImportRows(
+            desk.key("import"), order, desk.context_tokens_max, desk.rules.writes_conversations
+        )
         self._works[work.key] = order, request
         return [work]
 

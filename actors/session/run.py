@@ -8,6 +8,7 @@ import gc
 import os
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -104,7 +105,9 @@ def make_core(spec: ActorSpec, renderer: Renderer) -> tuple[Desk, SessionCore]:
         pool=EnginePool(topology.names("engine"), spec.index, topology.names("evaluation_engine")),
         context_tokens_max=model.context_tokens_max,
         patience_s=config.engine_patience_s,
-        rules=row_rules(config),
+        rules=replace(
+            row_rules(config), writes_conversations=topology.archive.keeps_conversations
+        ),
     )
     return desk, SessionCore(
         desk, new_record=record_maker(config), sessions_max=config.sessions_max

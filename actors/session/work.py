@@ -134,6 +134,7 @@ class ImportRows(Work):
 
     order: ImportConversations
     tokens_max: int
+    writes_conversations: bool = False
 
     def is_small(self) -> bool:
         """Worth no thread."""
@@ -144,7 +145,9 @@ class ImportRows(Work):
         rows = []
         for prompt, group_id in zip(self.order.prompts, self.order.group_ids, strict=True):
             try:
-                row = import_conversation(prompt, group_id, renderer)
+                row = import_conversation(
+                    prompt, group_id, renderer, writes_conversation=self.writes_conversations
+                )
             except RenderFailed as error:
                 return Refusal(f"prompt {prompt.prompt_id}: {error}")
             num_tokens = row.token_ids.shape[0]

@@ -97,6 +97,17 @@ def faults(trajectory: Trajectory, rules: DoorRules) -> Iterator[str]:
     sealed = trajectory.certificate.seal
     if (found := seal_of(trajectory)) != sealed:
         yield f"{SEAL}: the row seals to {found}, its certificate says {sealed or 'nothing'}"
+    yield from _conversation_faults(trajectory)
+
+
+def _conversation_faults(trajectory: Trajectory) -> Iterator[str]:
+    """The buffer keeps conversations to itself; where one is, it is the one under the seal."""
+    if trajectory.conversation is None:
+        return
+    said = trajectory.certificate.conversation_hash or "nothing"
+    found = xxhash.xxh3_128_hexdigest(trajectory.conversation.data)
+    if found != said:
+        yield f"{SEAL}: the conversation hashes to {found}, its certificate says {said}"
 
 
 def _trained_versions(trajectory: Trajectory) -> list[int]:

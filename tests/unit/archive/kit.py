@@ -15,7 +15,6 @@ from milepost.actors.archive.index import Index, Written, text_of
 from milepost.actors.archive.layout import (
     Arrived,
     ArrivedBody,
-    Conversation,
     Judged,
     Trained,
     TrainedBody,
@@ -27,7 +26,13 @@ from milepost.actors.archive.writer import ArchiveWriter, Author, Said
 from milepost.actors.seal import sealed
 from milepost.messages.bulk import Bulk
 from milepost.messages.shared import FinishReason, SamplingParams, Status, VersionSpan
-from milepost.messages.trajectory import Certificate, Provenance, Trajectory, TurnBoundary
+from milepost.messages.trajectory import (
+    Certificate,
+    Conversation,
+    Provenance,
+    Trajectory,
+    TurnBoundary,
+)
 
 RUN_ID = "kit"
 VOCABULARY = 512
@@ -51,6 +56,7 @@ def row(
     status: Status = Status.COMPLETED,
     mismatch: bool = False,
     attempt: int = 0,
+    said: str | None = "",
     **fields: Any,
 ) -> Trajectory:
     """A sealed row of `turns` turns of 4 prompt and 3 sampled tokens that passes every check."""
@@ -102,6 +108,12 @@ def row(
         "metrics": {"solved": float(reward > 0)},
         "metadata": {"attempt": attempt, "session": "session-0", "seconds": random.random()},
     }
+    if said is not None:
+        text = conversation(name, said)
+        given["conversation"] = Bulk("uint8", (len(text),), text)
+        given["certificate"] = msgspec.structs.replace(
+            given["certificate"], conversation_hash=xxhash.xxh3_128_hexdigest(text)
+        )
     return sealed(Trajectory(**(given | fields)))
 
 
@@ -116,10 +128,9 @@ def conversation(name: str, said: str = "") -> bytes:
     return msgspec.json.encode(Conversation(messages=messages))
 
 
-def came(*rows: Trajectory, said: str = "") -> Said:
+def came(*rows: Trajectory) -> Said:
     """A trajectory that came, as it is written."""
-    texts = [conversation(each.trajectory_id, said) for each in rows]
-    return arrived(rows, "session-0", texts)
+    return arrived(rows, "session-0")
 
 
 def judged(

@@ -317,7 +317,11 @@ def mutant_of(value: Any, draw: Any) -> Any:
     raise AssertionError(value)
 
 
-NEW_VALUES = {"routes": Bulk("uint8", (14, 1, 1), bytes(14)), "canonical_mismatch": "some"}
+NEW_VALUES = {
+    "routes": Bulk("uint8", (14, 1, 1), bytes(14)),
+    "canonical_mismatch": "some",
+    "conversation": Bulk("uint8", (2,), b"{}"),
+}
 
 
 @given(st.data())

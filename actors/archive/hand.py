@@ -1,0 +1,285 @@
+"""Writes the archive of one process on a thread of its own, so that the event loop never waits.
+
+What is to be written waits in memory, up to a bound; beyond it, and while the disk refuses, it is
+not written, which is counted and named (`Missed`) as soon as something can be written again.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from milepost.actors.archive.index import Index, IndexLocked, Written, text_of
+from milepost.actors.archive.layout import (
+    MISSED_NAMES_MAX,
+    Arrived,
+    ArrivedBody,
+    Head,
+    Missed,
+    read_conversation,
+)
+from milepost.actors.archive.writer import ArchiveWriter, Author, Landed, Said, names_of
+
+if TYPE_CHECKING:
+    from milepost.configs.run import ArchiveConfig
+
+ORDERS_AT_ONCE: Final = 256
+LINGER_S: Final = 0.1
+"""How long the first order waits for others; a process that is killed loses what waited."""
+CLOSE_S: Final = 3.0
+"""What is still waiting at the end of the process gets this long."""
+INDEX_AGAIN_ORDERS: Final = 64
+"""Writes until an index that could not be had is tried again."""
+STOPPED: Final = "archive.bytes_max is reached, and archive.full is `stop`"
+BEHIND: Final = "archive.waiting_bytes_max is reached: the disk is slower than the run"
+
+
+class Known:
+    """What has been written already, for orders that must not say it twice."""
+
+    def __init__(self, index: Index | None) -> None:
+        self.index = index
+        self._fresh: set[str] = set()
+
+    def is_new(self, key: str) -> bool:
+        """True once for each trajectory."""
+        if key in self._fresh or (self.index is not None and self.index.knows(key)):
+            return False
+        self._fresh.add(key)
+        return True
+
+    def waiting(self) -> list[tuple[str, str]]:
+        """(group, key) of all that have no last word."""
+        return self.index.waiting() if self.index is not None else []
+
+
+@dataclass(slots=True)
+class Missing:
+    """What was not written since the last record that was."""
+
+    count: int = 0
+    reason: str = ""
+    names: list[str] = field(default_factory=list)
+
+    def add(self, count: int, names: Iterable[str], reason: str) -> None:
+        """These were not."""
+        self.count += count
+        self.reason = reason
+        self.names += names
+        del self.names[MISSED_NAMES_MAX:]
+
+    def told(self) -> list[Said]:
+        """The record that says so; none when there is nothing to say."""
+        if not self.count:
+            return []
+        return [(Missed(count=self.count, reason=self.reason, names=tuple(self.names)), None)]
+
+
+Make: TypeAlias = Callable[[Known], Iterable[Said]]
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """Something to be written.
+
+    Attributes:
+        make: makes the records, on the thread.
+        num_bytes: that it keeps in memory until then.
+        names: of the trajectories or groups it speaks of.
+    """
+
+    make: Make
+    num_bytes: int
+    names: tuple[str, ...]
+
+
+@dataclass(slots=True)
+class ArchiveState:
+    """For the statistics of its process."""
+
+    records: int = 0
+    num_bytes: int = 0
+    waiting: int = 0
+    missed: int = 0
+    reason: str = ""
+    """Of the last one missed."""
+    head: str = ""
+    """Digest of the newest record, hex: the whole chain before it hangs on this."""
+    index: str = ""
+    """Why there is no index; empty: there is, or this process keeps none."""
+
+
+@dataclass(slots=True, eq=False)
+class ArchiveHand:
+    """The thread of one writer.
+
+    Args:
+        author: who writes.
+        config: `[archive]`.
+        keeps_index: this process keeps the index of the whole archive.
+    """
+
+    author: Author
+    config: ArchiveConfig
+    keeps_index: bool = False
+    state: ArchiveState = field(default_factory=ArchiveState)
+    _orders: deque[Order] = field(default_factory=deque)
+    _waiting_bytes: int = 0
+    _missing: Missing = field(default_factory=Missing)
+    """What found no room; the thread has not written that down yet."""
+    _closing: threading.Event = field(default_factory=threading.Event)
+    _changed: threading.Condition = field(default_factory=threading.Condition)
+    _thread: threading.Thread = field(init=False)
+    _writer: ArchiveWriter | None = None
+    _index: Index | None = None
+    _index_again: int = 0
+
+    def __post_init__(self) -> None:
+        """Start the thread; files are opened on it."""
+        self._thread = threading.Thread(target=self._run, name="archive", daemon=True)
+        self._thread.start()
+
+    # ---- the event loop's side -----------------------------------------------------------
+
+    def put(self, order: Order) -> None:
+        """Have this written some time soon; never blocks, never fails."""
+        with self._changed:
+            if self._waiting_bytes + order.num_bytes > self.config.waiting_bytes_max:
+                self._miss(1, order.names, BEHIND)
+                return
+            self._orders.append(order)
+            self._waiting_bytes += order.num_bytes
+            self.state.waiting += 1
+            self._changed.notify()
+
+    def _miss(self, count: int, names: Sequence[str], reason: str) -> None:
+        self._missing.add(count, names, reason)
+        self.state.missed += count
+        self.state.reason = reason
+
+    def close(self, deadline_s: float = CLOSE_S) -> None:
+        """Write what waits, sync and close; what is not done by the deadline is not archived."""
+        self._closing.set()
+        with self._changed:
+            self._changed.notify()
+        self._thread.join(deadline_s)
+        if self._thread.is_alive():
+            told = f"archive: {self.state.waiting} records were not written within {deadline_s} s"
+            sys.stderr.write(told + "\n")
+
+    # ---- the thread's side ---------------------------------------------------------------
+
+    def _run(self) -> None:
+        while orders := self._take():
+            self._write(orders)
+        if self._writer is not None:
+            self._writer.close()
+        self._drop_index("")
+
+    def _take(self) -> list[Order]:
+        """The next orders, in order; none: it is over."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._orders or self._closing.is_set())
+        # Many at once cost a fraction of what they cost one by one.
+        self._closing.wait(LINGER_S)
+        with self._changed:
+            orders = [self._orders.popleft() for _ in range(min(len(self._orders), ORDERS_AT_ONCE))]
+            self._waiting_bytes -= sum(order.num_bytes for order in orders)
+            self.state.waiting -= len(orders)
+            return orders
+
+    def _write(self, orders: list[Order]) -> None:
+        try:
+            if self._writer is None:
+                self._writer = ArchiveWriter(self.author)
+        except OSError as error:
+            names = [name for order in orders for name in order.names]
+            with self._changed:
+                self._miss(len(orders), names, f"{type(error).__name__}: {error}")
+            return
+        self._have_index()
+        known = Known(self._index)
+        said = [each for order in orders for each in order.make(known)]
+        if said:
+            self._say(self._writer, said)
+
+    def _say(self, writer: ArchiveWriter, said: list[Said]) -> None:
+        if self._excess(writer) >= 0 and self.config.full == "stop":
+            heads = [head for head, _ in said]
+            with self._changed:
+                self._miss(len(heads), [n for head in heads for n in names_of(head)], STOPPED)
+            return
+        with self._changed:
+            missing, self._missing = self._missing, Missing()
+        try:
+            self._follow(writer.write([*missing.told(), *said]))
+            self._keep_bound(writer)
+        except OSError as error:
+            with self._changed:
+                later, self._missing = self._missing, missing
+                names = [name for head, _ in said for name in names_of(head)]
+                self._miss(len(said), names, f"{type(error).__name__}: {error}")
+                self._missing.add(later.count, later.names, later.reason or self.state.reason)
+        self.state.records, self.state.num_bytes = writer.sequence, writer.num_bytes
+        self.state.head = writer.digest.hex()
+
+    def _excess(self, writer: ArchiveWriter) -> int:
+        index_bytes = self._index.num_bytes if self._index is not None else 0
+        return writer.num_bytes + index_bytes - self.author.bytes_max
+
+    def _keep_bound(self, writer: ArchiveWriter) -> None:
+        """Remove the oldest files; what is removed is written down first."""
+        if (excess := self._excess(writer)) <= 0:
+            return
+        if (removed := writer.oldest(excess)) is not None:
+            self._follow(writer.write([(removed, None)]))
+            writer.unlink(removed)
+
+    # ---- the index -----------------------------------------------------------------------
+
+    def _have_index(self) -> None:
+        """Open it, or go on without: readers make it up from the records."""
+        if not self.keeps_index or self._index is not None:
+            return
+        self._index_again -= 1
+        if self._index_again > 0:
+            return
+        try:
+            self._index = Index(self.author.run_folder)
+            self._index.catch_up()
+            self.state.index = ""
+        except (IndexLocked, OSError, sqlite3.Error) as error:
+            self._drop_index(f"{type(error).__name__}: {error}")
+
+    def _follow(self, landed: Landed) -> None:
+        if self._index is None:
+            return
+        written = [
+            Written(offset, record.time, head, _text(head, body))
+            for offset, record, (head, body) in landed.items
+        ]
+        try:
+            self._index.add(self.author.writer, landed.segment, landed.end, written)
+            self._index.catch_up(but=self.author.writer)
+        except (OSError, sqlite3.Error) as error:
+            self._drop_index(f"{type(error).__name__}: {error}")
+
+    def _drop_index(self, reason: str) -> None:
+        self.state.index = reason
+        self._index_again = INDEX_AGAIN_ORDERS
+        if self._index is not None:
+            self._index.close()
+            self._index = None
+
+
+def _text(head: Head, body: object) -> str:
+    if not isinstance(head, Arrived):
+        return ""
+    assert isinstance(body, ArrivedBody)
+    said = map(read_conversation, body.rows)
+    return "\n".join(text_of(each) for each in said if each)
