@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, TypeAlias
 
+from milepost.actors.archive.author import Author
 from milepost.actors.archive.index import Index, IndexLocked, Written, text_of
 from milepost.actors.archive.layout import (
     MISSED_NAMES_MAX,
@@ -23,7 +24,7 @@ from milepost.actors.archive.layout import (
     Missed,
     read_conversation,
 )
-from milepost.actors.archive.writer import ArchiveWriter, Author, Landed, Said, names_of
+from milepost.actors.archive.writer import ArchiveWriter, Landed, Said, names_of
 
 if TYPE_CHECKING:
     from milepost.configs.run import ArchiveConfig
@@ -33,6 +34,8 @@ LINGER_S: Final = 0.1
 """How long the first order waits for others; a process that is killed loses what waited."""
 CLOSE_S: Final = 3.0
 """What is still waiting at the end of the process gets this long."""
+INDEX_TRIES: Final = 40
+INDEX_TRY_S: Final = 0.05
 INDEX_AGAIN_ORDERS: Final = 64
 """Writes until an index that could not be had is tried again."""
 STOPPED: Final = "archive.bytes_max is reached, and archive.full is `stop`"
@@ -218,13 +221,14 @@ class ArchiveHand:
             missing, self._missing = self._missing, Missing()
         try:
             self._follow(writer.write([*missing.told(), *said]))
-            self._keep_bound(writer)
         except OSError as error:
             with self._changed:
                 later, self._missing = self._missing, missing
                 names = [name for head, _ in said for name in names_of(head)]
                 self._miss(len(said), names, f"{type(error).__name__}: {error}")
                 self._missing.add(later.count, later.names, later.reason or self.state.reason)
+        else:
+            self._keep_bound(writer)
         self.state.records, self.state.num_bytes = writer.sequence, writer.num_bytes
         self.state.head = writer.digest.hex()
 
@@ -236,9 +240,14 @@ class ArchiveHand:
         """Remove the oldest files; what is removed is written down first."""
         if (excess := self._excess(writer)) <= 0:
             return
-        if (removed := writer.oldest(excess)) is not None:
+        if (removed := writer.oldest(excess)) is None:
+            return
+        try:
             self._follow(writer.write([(removed, None)]))
             writer.unlink(removed)
+        except OSError as error:
+            # They stay, and are tried again with the next record.
+            self.state.reason = f"{type(error).__name__}: {error}"
 
     # ---- the index -----------------------------------------------------------------------
 
@@ -250,11 +259,24 @@ class ArchiveHand:
         if self._index_again > 0:
             return
         try:
-            self._index = Index(self.author.run_folder)
+            self._index = self._wait_for_index()
             self._index.catch_up()
             self.state.index = ""
         except (IndexLocked, OSError, sqlite3.Error) as error:
             self._drop_index(f"{type(error).__name__}: {error}")
+
+    def _wait_for_index(self) -> Index:
+        """A reader has it for as long as it takes to catch up; readers of a live run wait for us.
+
+        Raises:
+            IndexLocked: somebody keeps it all the same.
+        """
+        for _ in range(INDEX_TRIES):
+            try:
+                return Index(self.author.run_folder)
+            except IndexLocked:
+                self._closing.wait(INDEX_TRY_S)
+        return Index(self.author.run_folder)
 
     def _follow(self, landed: Landed) -> None:
         if self._index is None:

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from milepost.actors.archive.author import Author
 from milepost.actors.archive.layout import (
     FOLDER,
     Arrived,
@@ -45,20 +46,6 @@ SEGMENTS_MIN: Final = 8
 """The bound holds at least this many files, so that a removal takes a small part."""
 Said = tuple[Head, Body | None]
 """What a record is made of."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Author:
-    """Who writes."""
-
-    run_folder: Path
-    run_id: str
-    writer: str
-    incarnation: int
-    bytes_max: int
-    """Of all its files together."""
-    vocabulary: int = 0
-    tokenizer_hash: str = ""
 
 
 @dataclass(frozen=True, slots=True)

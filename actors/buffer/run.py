@@ -1,12 +1,16 @@
-"""The buffer's hands: the journal of groups and the user's filters, on threads of their own."""
+"""The buffer's hands: journal, archive and the user's filters, each on a thread of its own."""
 
 from __future__ import annotations
 
 import asyncio
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from copy import deepcopy
 
+from milepost.actors.archive.author import Author
+from milepost.actors.archive.hand import ArchiveHand
+from milepost.actors.buffer.archivist import ArchivedBuffer
 from milepost.actors.buffer.core import Buffer
 from milepost.actors.buffer.filters import FilterError, first_reason
 from milepost.actors.buffer.groups import StoredGroup
@@ -15,7 +19,7 @@ from milepost.actors.buffer.marks import Fates
 from milepost.actors.buffer.settings import BufferSettings
 from milepost.actors.buffer.work import JudgeGroup, KeepGroup, WriteMarks
 from milepost.actors.context import ActorContext
-from milepost.actors.effects import Work
+from milepost.actors.effects import Core, Work
 
 
 async def run(context: ActorContext) -> None:
@@ -28,31 +32,41 @@ async def run(context: ActorContext) -> None:
     settings = BufferSettings.of(context.topology)
     config = context.topology.actors.buffer
     assert config is not None
-    judge = FilterHand(config.filter_deadline_s)
-    if not settings.journal:
-        fates = Fates(settings.checkpoints_named, version=context.spec.resume_step or 0)
-        core = Buffer.of(settings, fates, ())
-        await context.serve(core, facts={"groups": 0}, perform=judge.perform)
-        return
-    folder = context.run_folder / "journal"
-    journal = GroupJournal(folder, config.journal_bytes_max, settings.checkpoints_named)
-    hand = JournalHand(journal)
+    with ExitStack() as stack:
+        judge = FilterHand(config.filter_deadline_s)
+        stack.callback(judge.close)
+        if not settings.journal:
+            fates = Fates(settings.checkpoints_named, version=context.spec.resume_step or 0)
+            core = _archived(context, Buffer.of(settings, fates, ()), stack)
+            await context.serve(core, facts={"groups": 0}, perform=judge.perform)
+            return
+        folder = context.run_folder / "journal"
+        journal = GroupJournal(folder, config.journal_bytes_max, settings.checkpoints_named)
+        hand = JournalHand(journal)
+        stack.callback(hand.close)
 
-    async def perform(work: Work) -> object:
-        return await (judge if isinstance(work, JudgeGroup) else hand).perform(work)
+        async def perform(work: Work) -> object:
+            return await (judge if isinstance(work, JudgeGroup) else hand).perform(work)
 
-    try:
         if context.spec.incarnation == 0:
             journal.go_on_from(context.spec.resume_step or 0, settings.groups_max)
         groups: list[StoredGroup] = journal.recover(settings.groups_max)
+        buffer = Buffer.of(settings, deepcopy(journal.fates), groups)
         await context.serve(
-            Buffer.of(settings, deepcopy(journal.fates), groups),
+            _archived(context, buffer, stack),
             facts={"groups": len(groups)},
             perform=perform,
         )
-    finally:
-        hand.close()
-        judge.close()
+
+
+def _archived(context: ActorContext, core: Buffer, stack: ExitStack) -> Core:
+    """The core, watched by whoever writes the archive, if the run has one."""
+    config = context.topology.archive
+    if not config.enabled:
+        return core
+    hand = ArchiveHand(Author.of(context.spec), config, keeps_index=True)
+    stack.callback(hand.close)
+    return ArchivedBuffer(core, hand)
 
 
 class FilterHand:

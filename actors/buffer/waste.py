@@ -23,12 +23,16 @@ class Waste:
     window_ages: list[int] = field(default_factory=list)
     """S_old of groups that were dropped for their age."""
     window_aborted: int = 0
+    heard: list[tuple[str, Sequence[Trajectory]]] | None = None
+    """Where somebody wants to know of it: every account and the rows that end in it, in order."""
 
     def add(self, account: str, trajectories: Sequence[Trajectory]) -> None:
         """These trajectories end in this account."""
         count = sum(map(count_loss_tokens, trajectories))
         self.tokens[account] += count
         self.window_tokens[account] += count
+        if self.heard is not None:
+            self.heard.append((account, trajectories))
 
     def trained(self, num_tokens: int) -> None:
         """These tokens were trained: no waste, and so in no window."""

@@ -66,7 +66,7 @@ def check_batch(batch: Batch, rules: DoorRules) -> BatchVerdict:
         if fault is not None and group not in refusals:
             reason = f"{fault}: trajectory {trajectory.trajectory_id}"
             refusals[group] = Refusal(group, reason)
-        elif fault is None and (versions := _trained_versions(trajectory)):
+        elif fault is None and (versions := trained_versions(trajectory)):
             version = min(versions)
             oldest[group] = min(version, oldest.get(group, version))
     good = {group: version for group, version in oldest.items() if group not in refusals}
@@ -110,7 +110,8 @@ def _conversation_faults(trajectory: Trajectory) -> Iterator[str]:
         yield f"{SEAL}: the conversation hashes to {found}, its certificate says {said}"
 
 
-def _trained_versions(trajectory: Trajectory) -> list[int]:
+def trained_versions(trajectory: Trajectory) -> list[int]:
+    """Versions of spans in which something is trained."""
     mask = bytes(trajectory.loss_mask.data)
     return [span.version for span in trajectory.spans if mask.count(1, span.start, span.end)]
 

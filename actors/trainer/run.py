@@ -7,15 +7,24 @@ import gc
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
+from milepost.actors.archive.author import Author
+from milepost.actors.archive.hand import ArchiveHand
 from milepost.actors.trainer.core import Trainer
 from milepost.actors.trainer.follower import Follower
 from milepost.actors.trainer.plan import TrainerPlan
 from milepost.actors.trainer.trained import TrainedGroups
-from milepost.actors.trainer.works import CheckBatch, SendBuckets
+from milepost.actors.trainer.works import (
+    BatchVerdict,
+    CheckBatch,
+    SendBuckets,
+    StepOutcome,
+    TrainBatch,
+)
 
 if TYPE_CHECKING:
     from milepost.actors.context import ActorContext
     from milepost.actors.effects import Work
+    from milepost.actors.trainer.archivist import TrainerArchivist
     from milepost.actors.trainer.fsdp.checkpoint import CheckpointMeta
     from milepost.actors.trainer.fsdp.workshop import Workshop
     from milepost.configs.spec import ActorSpec
@@ -34,22 +43,42 @@ class Hands:
         # A broadcast waits for engines; a step being computed must not.
         self._sender = ThreadPoolExecutor(1, thread_name_prefix="send")
         self._workshop: Workshop | None = None
+        self._archivist: TrainerArchivist | None = None
 
     async def open(self, context: ActorContext) -> Workshop:
         """Load model, optimizer and checkpoint; importing torch takes seconds, too."""
         loop = asyncio.get_running_loop()
         self._workshop = await loop.run_in_executor(self._torch, _open_workshop, context)
+        if context.topology.archive.enabled:
+            self._archivist = _open_archive(context, self._workshop)
         return self._workshop
 
     async def perform(self, work: Work) -> object:
         """Carry out one order."""
         loop = asyncio.get_running_loop()
         if isinstance(work, CheckBatch):
-            return await loop.run_in_executor(self._door, _check, work)
+            return await loop.run_in_executor(self._door, self._check, work)
         assert self._workshop is not None, "work before the workshop is open"
         if isinstance(work, SendBuckets):
             return await loop.run_in_executor(self._sender, self._workshop.send, work)
+        if isinstance(work, TrainBatch):
+            return await loop.run_in_executor(self._torch, self._train, self._workshop, work)
         return await loop.run_in_executor(self._torch, self._workshop.perform, work)
+
+    def _check(self, work: CheckBatch) -> BatchVerdict:
+        from milepost.actors.trainer.door import check_batch
+
+        verdict = check_batch(work.batch, work.rules)
+        if self._archivist is not None:
+            self._archivist.checked(work.batch, work.rules, verdict)
+        return verdict
+
+    def _train(self, workshop: Workshop, work: TrainBatch) -> StepOutcome:
+        outcome = workshop.perform(work)
+        assert isinstance(outcome, StepOutcome), outcome
+        if self._archivist is not None:
+            self._archivist.trained(work.batch, outcome, workshop.take_logprobs())
+        return outcome
 
     def close(self) -> None:
         """Finish what has begun, forget what has not, leave the group of ranks."""
@@ -58,6 +87,8 @@ class Hands:
         if self._workshop is not None:
             self._torch.submit(self._workshop.close)
         self._torch.shutdown()
+        if self._archivist is not None:
+            self._archivist.hand.close()
 
 
 async def run(context: ActorContext) -> None:
@@ -128,7 +159,13 @@ def _open_workshop(context: ActorContext) -> Workshop:
     return workshop
 
 
-def _check(work: CheckBatch) -> object:
-    from milepost.actors.trainer.door import check_batch
+def _open_archive(context: ActorContext, workshop: Workshop) -> TrainerArchivist:
+    from milepost.actors.trainer.archivist import TrainerArchivist
 
-    return check_batch(work.batch, work.rules)
+    author = Author.of(
+        context.spec,
+        vocabulary=workshop.vocabulary,
+        tokenizer_hash=workshop.tokenizer_hash(),
+    )
+    topology = context.topology
+    return TrainerArchivist(ArchiveHand(author, topology.archive), topology.algorithm)

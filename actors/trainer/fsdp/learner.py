@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import isfinite
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -36,6 +36,16 @@ class LearnerSettings:
     objective: Objective
     aggregation: Aggregation
     microbatch_tokens_max: int
+    keeps_logprobs: bool = False
+    """Keep what was computed of each row, for `Learner.take_logprobs`."""
+
+
+class _Kept(NamedTuple):
+    """Log-probs of one micro-batch's loss tokens, float [N], before the step."""
+
+    indices: tuple[int, ...]
+    counts: tuple[int, ...]
+    logprobs: Tensor
 
 
 class Learner:
@@ -54,6 +64,8 @@ class Learner:
         self.moved = False
         """A step with a gradient and a learning rate came since whoever reads this took it back."""
         self._settings = settings
+        self._kept: list[list[_Kept]] = []
+        """Of each micro-batch of each minibatch of the last step."""
         objective = settings.objective
         self._entropy: EntropyUse = "metric"
         if objective.estimator == "sft":
@@ -83,8 +95,10 @@ class Learner:
         maxima = self._zeros(len(MAXIMA))
         norms: list[float] = []
         lr = 0.0
+        self._kept = []
         for packs, before in zip(plan, old, strict=True):
             lr = self.optimizer.lr
+            self._kept.append([])
             self._accumulate(packs, before, version, sums, maxima)
             norms.append(self.optimizer.step())
             self.moved |= lr > 0 and norms[-1] > 0
@@ -134,6 +148,15 @@ class Learner:
         parts = np.split(logprobs.cpu().numpy(), np.cumsum([len(row) - 1 for row in rows])[:-1])
         return [np.concatenate([np.zeros(1, np.float32), part]) for part in parts]
 
+    def take_logprobs(self) -> list[list[NDArray[Any]]]:
+        """What the last step computed of each row of each minibatch, before it moved any weight.
+
+        Returns:
+            float32 [N] for each row of N loss tokens, nats; none unless `keeps_logprobs` is set.
+        """
+        kept, self._kept = self._kept, []
+        return list(map(_by_row, kept))
+
     def _pack(self, minibatch: Minibatch) -> list[Packed]:
         return pack_minibatch(
             minibatch,
@@ -176,6 +199,8 @@ class Learner:
             self.policy.accumulate(last=number == len(packs) - 1)
             logprobs, entropy = self.policy.module(packed, self._entropy)
             before = logprobs.detach() if old is None else old[number]
+            if self._settings.keeps_logprobs:
+                self._kept[-1].append(_Kept(packed.indices, packed.counts, before))
             terms = self._terms(packed, logprobs, before, entropy, version)
             terms.loss.backward()  # type: ignore[no-untyped-call]
             sums[: len(SUMS)] += terms.sums
@@ -197,6 +222,16 @@ class Learner:
 
     def _zeros(self, size: int) -> Tensor:
         return torch.zeros(size, dtype=torch.float64, device=self.group.device)
+
+
+def _by_row(kept: Sequence[_Kept]) -> list[NDArray[Any]]:
+    rows: dict[int, NDArray[Any]] = {}
+    for each in kept:
+        if each.indices:
+            logprobs = each.logprobs.float().cpu().numpy()
+            parts = np.split(logprobs, np.cumsum(each.counts)[:-1])
+            rows.update(zip(each.indices, parts, strict=True))
+    return [rows[index] for index in sorted(rows)]
 
 
 def _scored_row(token_ids: NDArray[Any], temperature: float) -> Row:

@@ -32,6 +32,10 @@ class Packed:
     """float32 [N]; None when all are 1."""
     tokens: LossTokens
     num_tokens: int
+    indices: tuple[int, ...] = ()
+    """Of its rows in their minibatch."""
+    counts: tuple[int, ...] = ()
+    """Loss tokens of each."""
 
 
 def plan_microbatches(lengths: Sequence[int], tokens_max: int) -> list[list[int]]:
@@ -67,7 +71,7 @@ def pack_minibatch(
             minibatch_trajectories=minibatch.trajectories,
             denominators=[row.trajectory_loss_tokens or len(row.loss_positions) for row in chosen],
         )
-        packed.append(pack(chosen, weights, device))
+        packed.append(replace(pack(chosen, weights, device), indices=tuple(indices)))
     return packed
 
 
@@ -110,6 +114,7 @@ def pack(rows: Sequence[Row], weights: Tensor, device: torch.device) -> Packed:
             num_rows=len(rows),
         ),
         num_tokens=len(ids),
+        counts=tuple(counts),
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import torch
@@ -48,6 +48,8 @@ from milepost.configs.topology import Topology
 from milepost.messages.publisher import VersionReady
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from milepost.actors.effects import Work
     from milepost.messages.bulk import Bulk
 
@@ -144,6 +146,10 @@ class Workshop:
             case _:
                 raise TypeError(f"no such work: {work}")
 
+    def take_logprobs(self) -> list[list[NDArray[Any]]]:
+        """As of `Learner`."""
+        return self._learner.take_logprobs()
+
     def send(self, work: SendBuckets) -> None:
         """Broadcast a version; another thread may train meanwhile.
 
@@ -235,6 +241,7 @@ def _make_learner(topology: Topology, source: Path, group: RankGroup) -> Learner
         objective=objective_of(algorithm),
         aggregation=algorithm.aggregation,
         microbatch_tokens_max=trainer.microbatch_tokens_max,
+        keeps_logprobs=topology.archive.enabled,
     )
     return Learner(policy, Optimizer(policy, group, trainer, steps), group, settings)
 

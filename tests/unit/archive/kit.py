@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 import xxhash
 
+from milepost.actors.archive.author import Author
 from milepost.actors.archive.index import Index, Written, text_of
 from milepost.actors.archive.layout import (
     Arrived,
@@ -22,7 +23,7 @@ from milepost.actors.archive.layout import (
     arrived,
     key_of,
 )
-from milepost.actors.archive.writer import ArchiveWriter, Author, Said
+from milepost.actors.archive.writer import ArchiveWriter, Said
 from milepost.actors.seal import sealed
 from milepost.messages.bulk import Bulk
 from milepost.messages.shared import FinishReason, SamplingParams, Status, VersionSpan

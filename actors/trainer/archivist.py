@@ -1,0 +1,115 @@
+"""A rank's part of the archive: what the door found and what was computed of each row."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import count
+from typing import TYPE_CHECKING, Any, Final
+
+from milepost.actors.archive.hand import ArchiveHand, Known, Order
+from milepost.actors.archive.layout import Refused, Trained, TrainedBody, key_of
+from milepost.actors.arrays import to_bulk
+from milepost.actors.trainer.door import SEAL, faults, trained_versions
+from milepost.actors.trainer.losses.advantages import member_advantage
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from numpy.typing import NDArray
+
+    from milepost.actors.archive.writer import Said
+    from milepost.actors.trainer.works import BatchVerdict, DoorRules, StepOutcome
+    from milepost.configs.run import AlgorithmConfig
+    from milepost.messages.buffer import Batch
+    from milepost.messages.trajectory import Trajectory
+
+PASSED: Final = "passed"
+NOT_CHECKED: Final = "not checked"
+ORDER_BYTES: Final = 1024
+"""What an order keeps in memory of each row besides log-probs: its arrays are the batch's."""
+
+
+@dataclass(frozen=True, slots=True)
+class TrainerArchivist:
+    """Has the archive written, on the thread of its hand; nothing is computed twice for it."""
+
+    hand: ArchiveHand
+    algorithm: AlgorithmConfig
+
+    def checked(self, batch: Batch, rules: DoorRules, verdict: BatchVerdict) -> None:
+        """The door has looked at a batch: what it refuses is named row by row."""
+        groups = {refusal.group_id for refusal in verdict.refusals}
+        rows = [row for row in batch.trajectories if row.group_id in groups]
+        if rows:
+            self._put(rows, 0, lambda _: refused(batch.step, rows, rules))
+
+    def trained(
+        self, batch: Batch, outcome: StepOutcome, logprobs: Sequence[Sequence[NDArray[Any]]]
+    ) -> None:
+        """A batch was trained; one that was not, for a number that is not finite, is not named."""
+        if outcome.tripped:
+            return
+        size = sum(each.nbytes for rows in logprobs for each in rows)
+        self._put(batch.trajectories, size, lambda _: trained(batch, logprobs, self.algorithm))
+
+    def _put(
+        self, rows: Sequence[Trajectory], num_bytes: int, make: Callable[[Known], Iterator[Said]]
+    ) -> None:
+        names = tuple(row.trajectory_id for row in rows)
+        self.hand.put(Order(make, ORDER_BYTES * len(rows) + num_bytes, names))
+
+
+def refused(step: int, rows: Sequence[Trajectory], rules: DoorRules) -> Iterator[Said]:
+    """Every row of the groups that were refused, with all its faults by contract."""
+    for row in rows:
+        contracts = passed(sft=rules.sft)
+        for fault in faults(row, rules):
+            name, _, what = fault.partition(": ")
+            contract = name.partition(" ")[0]
+            known = contracts.get(contract, PASSED)
+            contracts[contract] = what if known in (PASSED, NOT_CHECKED) else f"{known}; {what}"
+        head = Refused(
+            key=key_of(row),
+            trajectory_id=row.trajectory_id,
+            row=row.row,
+            step=step,
+            contracts=contracts,
+        )
+        yield head, None
+
+
+def trained(
+    batch: Batch, logprobs: Sequence[Sequence[NDArray[Any]]], algorithm: AlgorithmConfig
+) -> Iterator[Said]:
+    """Every row of a batch with its advantage and what was computed of it."""
+    places = [count() for _ in batch.minibatch_loss_tokens]
+    sft = algorithm.estimator == "sft"
+    for row, minibatch in zip(batch.trajectories, batch.minibatch_of, strict=True):
+        place = next(places[minibatch])
+        advantage = 0.0
+        if not sft:
+            advantage = member_advantage(
+                row.reward,
+                row.group_rewards,
+                normalize_std=algorithm.normalize_std,
+                std_epsilon=algorithm.std_epsilon,
+            )
+        versions = trained_versions(row)
+        head = Trained(
+            key=key_of(row),
+            trajectory_id=row.trajectory_id,
+            row=row.row,
+            step=batch.step,
+            advantage=advantage,
+            staleness=batch.step - min(versions) if versions else None,
+            group_rewards=row.group_rewards,
+            contracts=passed(sft=sft),
+        )
+        yield head, TrainedBody(logprobs=to_bulk(logprobs[minibatch][place], "float32"))
+
+
+def passed(*, sft: bool) -> dict[str, str]:
+    """Verdicts of a row that was let in. Routes (C2) are replayed by no trainer yet."""
+    sampled = NOT_CHECKED if sft else PASSED
+    return {"C1": PASSED, "C2": NOT_CHECKED, "C3": sampled, "C4": sampled, SEAL: PASSED}
