@@ -180,8 +180,15 @@ class ArchiveHand:
     def _run(self) -> None:
         while orders := self._take():
             self._write(orders)
+        self._end()
+
+    def _end(self) -> None:
         if self._writer is not None:
-            self._writer.close()
+            try:
+                self._writer.write(self._missing.told())
+                self._writer.close(self.state.missed)
+            except OSError as error:
+                sys.stderr.write(f"archive: its end could not be written: {error}\n")
         self._drop_index("")
 
     def _take(self) -> list[Order]:

@@ -19,6 +19,7 @@ from milepost.actors.archive.layout import (
     BUFFER,
     FOLDER,
     Arrived,
+    Closed,
     Head,
     Judged,
     Missed,
@@ -199,7 +200,7 @@ class Index:
                     "ON CONFLICT (name) DO UPDATE SET missed = missed + excluded.missed",
                     (writer, segment, head.count),
                 )
-            case Opened():
+            case Opened() | Closed():
                 pass
 
     def _arrived(self, segment: int, written: Written, head: Arrived) -> None:

@@ -50,6 +50,7 @@ class Kind(StrEnum):
     REFUSED = "refused"
     REMOVED = "removed"
     MISSED = "missed"
+    CLOSED = "closed"
 
 
 class Verdict(StrEnum):
@@ -88,6 +89,8 @@ class Opened(Struct, frozen=True, kw_only=True):
     writer: str
     incarnation: NonNegative
     segment: Positive
+    goes_on: bool = False
+    """The file before it was ended by this same process."""
     torn_bytes: NonNegative = 0
     """Of the file before it, which a killed process left behind its last whole record."""
     vocabulary: NonNegative = 0
@@ -189,8 +192,15 @@ class Missed(Struct, frozen=True, kw_only=True):
     """Trajectories they spoke of, the first `MISSED_NAMES_MAX`."""
 
 
+class Closed(Struct, frozen=True, kw_only=True):
+    """Ends what one process wrote; where it is missing, the process was killed or the file cut."""
+
+    missed: NonNegative
+    """Records that it could not write in all."""
+
+
 MISSED_NAMES_MAX: Final = 256
-Head = Opened | Arrived | Judged | Trained | Refused | Removed | Missed
+Head = Opened | Arrived | Judged | Trained | Refused | Removed | Missed | Closed
 Body = ArrivedBody | TrainedBody
 T = TypeVar("T", bound=Struct)
 HEADS: Final[dict[Kind, type[Head]]] = {
@@ -201,6 +211,7 @@ HEADS: Final[dict[Kind, type[Head]]] = {
     Kind.REFUSED: Refused,
     Kind.REMOVED: Removed,
     Kind.MISSED: Missed,
+    Kind.CLOSED: Closed,
 }
 KINDS: Final[dict[type[Head], Kind]] = {head: kind for kind, head in HEADS.items()}
 
@@ -217,7 +228,8 @@ def _decode_bulk(kind: type, value: Any) -> Any:
     raise NotImplementedError(f"a record holds a {kind.__name__}, which no archive can")
 
 
-_encoder: Final = msgspec.msgpack.Encoder(enc_hook=_encode_bulk)
+encode: Final = msgspec.msgpack.Encoder(enc_hook=_encode_bulk).encode
+"""msgpack of a head or a body; arrays are maps of dtype, shape and data."""
 _records: Final = msgspec.msgpack.Decoder(Record)
 _heads: Final = {kind: msgspec.msgpack.Decoder(head) for kind, head in HEADS.items()}
 _arrived: Final = msgspec.msgpack.Decoder(ArrivedBody, dec_hook=_decode_bulk)
@@ -234,13 +246,13 @@ def make_record(
     head: Head, body: Body | None, *, sequence: int, time: float, previous: bytes
 ) -> Record:
     """A record under its digest."""
-    packed = b"" if body is None else zstandard.compress(_encoder.encode(body), ZSTD_LEVEL)
+    packed = b"" if body is None else zstandard.compress(encode(body), ZSTD_LEVEL)
     bare = Record(
         sequence=sequence,
         time=time,
         kind=KINDS[type(head)],
         previous=previous,
-        head=_encoder.encode(head),
+        head=encode(head),
         body=packed,
     )
     return msgspec.structs.replace(bare, digest=digest_of(bare))
@@ -257,12 +269,12 @@ def digest_of(record: Record) -> bytes:
         record.head,
         record.body,
     )
-    return blake2b(_encoder.encode(said), digest_size=DIGEST_BYTES).digest()
+    return blake2b(encode(said), digest_size=DIGEST_BYTES).digest()
 
 
 def framed(record: Record) -> bytes:
     """The record as it lies in a file."""
-    return frame(_encoder.encode(record))
+    return frame(encode(record))
 
 
 def read_record(payload: bytes) -> Record:
@@ -341,7 +353,7 @@ def field_digests(row: Trajectory) -> dict[str, bytes]:
     }
     return {
         name: blake2b(
-            _encoder.encode(numbers.get(name, getattr(row, name))), digest_size=FIELD_BYTES
+            encode(numbers.get(name, getattr(row, name))), digest_size=FIELD_BYTES
         ).digest()
         for name in row.__struct_fields__
     }

@@ -98,7 +98,9 @@ class Archive:
     """The archive of one run, open for reading. Used by one thread at a time."""
 
     run_folder: Path
-    _base: sqlite3.Connection
+    base: sqlite3.Connection
+    is_current: bool
+    """Every record that was on disk when it was opened is in the index."""
 
     @classmethod
     def open(cls, run_folder: Path) -> Archive:
@@ -112,17 +114,18 @@ class Archive:
             raise NoArchive(
                 f"{run_folder} has no archive: it has archive.enabled = false, or is no run"
             )
+        is_current = True
         try:
             with Index(run_folder) as index:
                 index.catch_up()
         except (IndexLocked, OSError, sqlite3.OperationalError):
             # The run goes on and keeps the index, or this is a copy that cannot be written.
-            pass
+            is_current = False
         base = open_for_reading(folder / INDEX)
         if base is None:
             raise NoArchive(f"{folder / INDEX} is missing or damaged, and cannot be made again")
         base.row_factory = sqlite3.Row
-        return cls(run_folder, base)
+        return cls(run_folder, base, is_current)
 
     def __enter__(self) -> Self:
         """Nothing more to do."""
@@ -139,7 +142,7 @@ class Archive:
 
     def close(self) -> None:
         """Close it."""
-        self._base.close()
+        self.base.close()
 
     # ---- lists ---------------------------------------------------------------------------
 
@@ -153,25 +156,25 @@ class Archive:
         """
         where, values = where_of(query)
         statement = f"{ENTRIES} WHERE {where} ORDER BY {order_of(query)} LIMIT ? OFFSET ?"
-        found = self._base.execute(statement, (*values, limit, offset))
+        found = self.base.execute(statement, (*values, limit, offset))
         return [_entry(row) for row in found]
 
     def count(self, query: Query) -> int:
         """How many trajectories a query leaves."""
         where, values = where_of(query)
-        found = self._base.execute(f"{COUNT} WHERE {where}", values)
+        found = self.base.execute(f"{COUNT} WHERE {where}", values)
         return int(found.fetchone()[0])
 
     def groups(self, step: int) -> list[str]:
         """Groups of the batch of `step`, by name."""
-        found = self._base.execute(
+        found = self.base.execute(
             "SELECT DISTINCT group_id FROM trajectories WHERE step = ? ORDER BY group_id", (step,)
         )
         return [row[0] for row in found]
 
     def steps(self) -> list[StepEntry]:
         """Every batch of which something was trained, in order."""
-        found = self._base.execute(
+        found = self.base.execute(
             "SELECT step, max(time) AS time, count(DISTINCT group_id) AS num_groups,"
             " count(*) AS num_trajectories, sum(num_sampled_tokens) AS num_sampled_tokens,"
             " avg(reward) AS reward_mean, min(reward) AS reward_min, max(reward) AS reward_max,"
@@ -193,7 +196,7 @@ class Archive:
             Unknown: it is not in the archive.
             RecordDamaged: its record is not whole; `milepost audit` says more.
         """
-        found = self._base.execute(ONE, (trajectory_id, attempt)).fetchone()
+        found = self.base.execute(ONE, (trajectory_id, attempt)).fetchone()
         if found is None:
             tried = "" if attempt is None else f", attempt {attempt},"
             raise Unknown(f"trajectory {trajectory_id!r}{tried} is not in the archive")
@@ -216,7 +219,7 @@ class Archive:
         )
 
     def _training(self, row: Trajectory) -> Training | None:
-        found = self._base.execute(
+        found = self.base.execute(
             "SELECT * FROM trained WHERE key = ?", (row.certificate.seal,)
         ).fetchone()
         if found is None:

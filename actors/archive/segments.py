@@ -75,10 +75,17 @@ def walk(path: Path, offset: int = 0) -> Iterator[Found | Damage]:
 
     A damaged record is passed: reading goes on at the next whole one. A file may grow meanwhile;
     what was appended later is not seen.
+
+    Raises:
+        FileNotFoundError: at once; there is no such file.
     """
     with path.open("rb") as file:
         file.seek(offset)
         data = memoryview(file.read())
+    return _walk(data, offset)
+
+
+def _walk(data: memoryview, offset: int) -> Iterator[Found | Damage]:
     at = 0
     while at < len(data):
         found = _try(data, at)

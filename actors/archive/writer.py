@@ -21,6 +21,7 @@ from milepost.actors.archive.layout import (
     FOLDER,
     Arrived,
     Body,
+    Closed,
     Head,
     Judged,
     Kind,
@@ -124,6 +125,7 @@ class ArchiveWriter:
             writer=self._author.writer,
             incarnation=self._author.incarnation,
             segment=number,
+            goes_on=self._file is not None,
             torn_bytes=torn_bytes,
             vocabulary=self._author.vocabulary,
             tokenizer_hash=self._author.tokenizer_hash,
@@ -206,9 +208,16 @@ class ArchiveWriter:
         for _ in removed.segments:
             self._segments.popleft().path.unlink(missing_ok=True)
 
-    def close(self) -> None:
-        """Sync and close."""
-        self._end_file()
+    def close(self, missed: int = 0) -> None:
+        """End the chain in order: write how much is missing, sync, close.
+
+        Raises:
+            OSError: the disk is full; then it ends without.
+        """
+        try:
+            self.write([(Closed(missed=missed), None)])
+        finally:
+            self._end_file()
 
 
 @dataclass(slots=True)
@@ -238,5 +247,5 @@ def names_of(head: Head) -> tuple[str, ...]:
             return (head.group_id,)
         case Missed():
             return head.names
-        case Opened() | Removed():
+        case Opened() | Removed() | Closed():
             return ()

@@ -102,10 +102,13 @@ def faults(trajectory: Trajectory, rules: DoorRules) -> Iterator[str]:
 
 def _conversation_faults(trajectory: Trajectory) -> Iterator[str]:
     """The buffer keeps conversations to itself; where one is, it is the one under the seal."""
-    if trajectory.conversation is None:
+    text = trajectory.conversation
+    if text is None:
         return
+    if text.dtype != "uint8" or text.shape != (text.nbytes,):
+        yield f"{SEAL}: the conversation is {text.dtype} {text.shape}, not uint8 ({text.nbytes},)"
     said = trajectory.certificate.conversation_hash or "nothing"
-    found = xxhash.xxh3_128_hexdigest(trajectory.conversation.data)
+    found = xxhash.xxh3_128_hexdigest(text.data)
     if found != said:
         yield f"{SEAL}: the conversation hashes to {found}, its certificate says {said}"
 

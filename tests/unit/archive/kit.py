@@ -205,7 +205,18 @@ class Library:
             self.rows += group
         buffer.close()
         trainer.close()
+        self.end()
         return self
+
+    def end(self) -> None:
+        """The run ended in order, as its supervisor says."""
+        summary = {"status": "done", "run_id": RUN_ID, "started_at": 0.0}
+        (self.folder / "summary.json").write_bytes(msgspec.json.encode(summary))
+        (self.folder / "events.jsonl").touch()
+
+    def path(self, writer: str = "buffer", segment: int = 1) -> Path:
+        """A file of one writer."""
+        return self.folder / "archive" / writer / f"{segment:06d}.log"
 
 
 def fill_index(folder: Path, count: int, *, members: int = 8, groups_per_step: int = 8) -> None:

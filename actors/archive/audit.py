@@ -1,0 +1,302 @@
+"""Checks every trajectory of an archive again, from its own bytes; nothing is believed.
+
+What the trainer's door asks of a row is asked again. Beside it, each record must be the one that
+was written, follow from the one before, say of its trajectory what follows from it, and agree with
+what the other processes wrote of the same row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from math import isfinite
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from milepost.actors.archive.chain import CHAIN, RECORD, Chain, Fault
+from milepost.actors.archive.index_view import IndexView
+from milepost.actors.archive.layout import (
+    BUFFER,
+    FOLDER,
+    Arrived,
+    Head,
+    Judged,
+    Opened,
+    Record,
+    RecordDamaged,
+    Removed,
+    Trained,
+    arrived,
+    key_of,
+    read_arrived,
+    read_conversation,
+    read_trained,
+)
+from milepost.actors.archive.life import Life, life_of
+from milepost.actors.archive.reader import NoArchive
+from milepost.actors.archive.schema import INDEX as INDEX_FILE
+from milepost.actors.archive.segments import writers_of
+from milepost.actors.arrays import from_bulk
+from milepost.actors.trainer.door import LOGPROB_MAX, faults, trained_versions
+from milepost.actors.trainer.works import DoorRules
+from milepost.messages.trajectory import Provenance, Trajectory
+
+TRAINING: Final = "training"
+INDEX: Final = "index"
+VERSIONS_MAX: Final = 1 << 62
+TOKENS_MAX: Final = 1 << 31
+
+
+class Report(msgspec.Struct, kw_only=True):
+    """What an audit found."""
+
+    run_folder: str
+    num_records: int = 0
+    num_trajectories: int = 0
+    num_rows: int = 0
+    num_trained: int = 0
+    """Rows that a trainer trained."""
+    num_missed: int = 0
+    """Records that could not be written, by the writers' own account."""
+    faults: list[Fault] = []
+    notes: list[str] = []
+    """What a person should know, though nothing is wrong."""
+
+
+def audit(run_folder: Path) -> Report:
+    """Check all of it.
+
+    Raises:
+        NoArchive: there is none.
+    """
+    if BUFFER not in writers_of(run_folder):
+        raise NoArchive(f"{run_folder} has no archive")
+    auditor = _Auditor(run_folder, Report(run_folder=str(run_folder), faults=[], notes=[]))
+    auditor.run(life_of(run_folder))
+    return auditor.report
+
+
+@dataclass(slots=True)
+class _Auditor:
+    run_folder: Path
+    report: Report
+    rewards: dict[str, tuple[float, ...]] = field(default_factory=dict)
+    """Key of a trajectory -> its group's rewards, by the buffer."""
+    judged: dict[str, tuple[str, Judged]] = field(default_factory=dict)
+    """Key of a trajectory -> its last verdict, and where that is."""
+    trained: dict[str, tuple[str, Record, Trained]] = field(default_factory=dict)
+    """Key of a row -> what a trainer wrote of it last."""
+    rows: set[str] = field(default_factory=set)
+    """Keys of all rows that came."""
+    vocabulary: int = 0
+    tokenizer_hash: str = ""
+    index: IndexView | None = None
+    is_whole: bool = True
+    """Everything that the buffer ever wrote is here: what others speak of must be, too."""
+    num_without_words: int = 0
+    """Rows whose conversation was written down by the session, and is not here."""
+
+    def run(self, life: Life) -> None:
+        for writer in writers_of(self.run_folder):
+            self._follow(writer, life)
+        buffer = Chain(self.run_folder / FOLDER / BUFFER, BUFFER)
+        with IndexView.of(self.run_folder) as self.index:
+            for where, record, head in buffer.records():
+                if isinstance(head, Arrived):
+                    self._arrival(where, record, head)
+            if self.index.is_current:
+                self._strangers()
+            else:
+                told = "what the index, the buffer and the trainer say of one another"
+                self.report.notes.append(
+                    f"the run goes on, or cannot be written: {told} is not compared"
+                )
+        waiting = self.report.num_trajectories - len(self.judged)
+        notes = self.report.notes
+        if self.num_without_words:
+            notes.append(
+                f"{self.num_without_words} rows are without the conversation that they were sealed "
+                f"with: the buffer was killed before it had written them"
+            )
+        if waiting > 0:
+            notes.append(f"{waiting} trajectories have no verdict yet")
+
+    # ---- the records of one process ------------------------------------------------------
+
+    def _follow(self, writer: str, life: Life) -> None:
+        report = self.report
+        chain = Chain(self.run_folder / FOLDER / writer, writer, life.closed_run(writer))
+        removed = False
+        for where, record, head in chain.records():
+            removed |= isinstance(head, Removed)
+            self._hear(where, record, head)
+        expected = life.records.get(writer, 0)
+        if chain.last_run == life.run_id and chain.next_sequence < expected:
+            text = f"{chain.next_sequence} records, the summary of the run says {expected}"
+            report.faults.append(Fault(contract=CHAIN, text=text, where=writer))
+            chain.is_broken = True
+        report.num_records += chain.num_records
+        report.num_missed += chain.num_missed
+        report.faults += chain.faults
+        report.notes += chain.notes
+        if writer == BUFFER:
+            self.is_whole = not (chain.is_broken or chain.num_missed or removed)
+
+    def _hear(self, where: str, record: Record, head: Head) -> None:
+        match head:
+            case Opened() if head.vocabulary:
+                self.vocabulary, self.tokenizer_hash = head.vocabulary, head.tokenizer_hash
+            case Judged():
+                for key in head.keys:
+                    self.judged[key] = where, head
+                    if head.group_rewards:
+                        self.rewards[key] = head.group_rewards
+            case Trained():
+                self.report.num_trained += 1
+                self.trained[head.key] = where, record, head
+            case _:
+                pass
+
+    # ---- one trajectory ------------------------------------------------------------------
+
+    def _arrival(self, where: str, record: Record, head: Arrived) -> None:
+        self.report.num_trajectories += 1
+        try:
+            rows = read_arrived(record).rows
+        except RecordDamaged as error:
+            self._fault(RECORD, str(error), where, head)
+            return
+        for text in contradictions(head, rows):
+            self._fault(RECORD, text, where, head)
+        for text in self._index_faults(head, where):
+            self._fault(INDEX, text, where, head)
+        rewards = self.rewards.get(head.key, ())
+        for number, row in enumerate(rows):
+            self.report.num_rows += 1
+            self.rows.add(key_of(row))
+            self._row(where, head, number, grouped(row, rewards))
+        if unsaid := [n for n, row in enumerate(rows) if _lacks_words(row)]:
+            self.num_without_words += len(unsaid)
+
+    def _index_faults(self, head: Arrived, where: str) -> Iterator[str]:
+        assert self.index is not None, "the index is open while arrivals are looked at"
+        judged, trained = self.judged.get(head.key), self.trained.get(head.key)
+        told = trained[2] if trained else None
+        yield from self.index.differences(head, judged[1] if judged else None, told, where)
+
+    def _row(self, where: str, head: Arrived, number: int, row: Trajectory) -> None:
+        trained = self.trained.get(key_of(row))
+        version = trained[2].step if trained else VERSIONS_MAX
+        for text in faults(row, self._rules(row, version)):
+            name, _, what = text.partition(": ")
+            contract = name.partition(" ")[0]
+            self._fault(contract, what, where, head, number)
+        try:
+            read_conversation(row)
+        except RecordDamaged as error:
+            self._fault(RECORD, str(error), where, head, number)
+        if trained is not None:
+            place, record, told = trained
+            for text in disagreements(row, told, record, is_grouped=head.key in self.rewards):
+                self._fault(TRAINING, text, place, head, number)
+
+    def _rules(self, row: Trajectory, version: int) -> DoorRules:
+        return DoorRules(
+            sft=Provenance.RECORDED in bytes(row.provenance.data),
+            vocabulary=self.vocabulary or TOKENS_MAX,
+            tokenizer_hash=self.tokenizer_hash,
+            version=version,
+        )
+
+    def _strangers(self) -> None:
+        """Words about rows that never came: the originals were taken away or replaced."""
+        assert self.index is not None, "the index is open to the end"
+        for text in self.index.strangers():
+            self.report.faults.append(Fault(contract=INDEX, text=text, where=INDEX_FILE))
+        if not self.is_whole:
+            return
+        for key, (where, _, told) in self.trained.items():
+            if key not in self.rows:
+                text = f"row {told.row} was trained in step {told.step}, and is not in the archive"
+                self._fault(TRAINING, text, where, told)
+        for key, (where, _) in self.judged.items():
+            if key not in self.rows:
+                text = f"a verdict on the trajectory {key}, which is not in the archive"
+                self.report.faults.append(Fault(contract=RECORD, text=text, where=where))
+
+    def _fault(
+        self, contract: str, text: str, where: str, head: Arrived | Trained, row: int | None = None
+    ) -> None:
+        fault = Fault(
+            contract=contract,
+            text=text,
+            where=where,
+            trajectory_id=head.trajectory_id,
+            attempt=head.attempt if isinstance(head, Arrived) else None,
+            row=head.row if isinstance(head, Trained) else row,
+        )
+        self.report.faults.append(fault)
+
+
+def contradictions(head: Arrived, rows: Sequence[Trajectory]) -> Iterator[str]:
+    """What the head of an arrival says that does not follow from its rows."""
+    if not rows:
+        yield "a trajectory without a row"
+        return
+    expected, _ = arrived(rows, head.source)
+    for name in head.__struct_fields__:
+        said, found = getattr(head, name), getattr(expected, name)
+        if name == "fields":
+            yield from _changed(said, found)
+        elif said != found:
+            yield f"{name} is {found!r} by its rows, {said!r} by its head"
+    session = rows[0].metadata.get("session", head.source)
+    if session != head.source:
+        yield f"it came from {head.source}, its row says {session!r}"
+
+
+def _changed(said: Sequence[dict[str, bytes]], found: Sequence[dict[str, bytes]]) -> Iterator[str]:
+    if len(said) != len(found):
+        yield f"{len(found)} rows, {len(said)} were written"
+    for number, (before, now) in enumerate(zip(said, found, strict=False)):
+        for name in sorted(before.keys() | now.keys()):
+            if before.get(name) != now.get(name):
+                yield f"field `{name}` of row {number} is not the one that was written"
+
+
+def disagreements(
+    row: Trajectory, told: Trained, record: Record, *, is_grouped: bool
+) -> Iterator[str]:
+    """What the trainer wrote of a row that does not fit the row."""
+    if (told.trajectory_id, told.row) != (row.trajectory_id, row.row):
+        yield f"it is row {row.row} here, row {told.row} of {told.trajectory_id} at the trainer"
+    if is_grouped and told.group_rewards != row.group_rewards:
+        yield f"group rewards are {row.group_rewards}, at the trainer {told.group_rewards}"
+    versions = trained_versions(row)
+    staleness = told.step - min(versions) if versions else None
+    if staleness != told.staleness:
+        yield f"{staleness} versions old in step {told.step}, at the trainer {told.staleness}"
+    if not isfinite(told.advantage):
+        yield f"its advantage is {told.advantage}"
+    try:
+        logprobs = read_trained(record).logprobs
+    except RecordDamaged as error:
+        yield str(error)
+        return
+    count = bytes(row.loss_mask.data).count(1)
+    if logprobs is None or logprobs.dtype != "float32" or logprobs.shape != (count,):
+        yield f"{count} loss tokens, the trainer's log-probs are {logprobs}"
+    elif not bool((from_bulk(logprobs) <= LOGPROB_MAX).all()):
+        yield "the trainer's log-probs are not all at most 0"
+
+
+def grouped(row: Trajectory, rewards: tuple[float, ...]) -> Trajectory:
+    """The row as the trainer's door sees it; of a group that never was complete, a group of one."""
+    known = rewards or row.group_rewards or (row.reward,)
+    return msgspec.structs.replace(row, group_rewards=known, group_size=len(known))
+
+
+def _lacks_words(row: Trajectory) -> Any:
+    return row.certificate.conversation_hash and row.conversation is None
