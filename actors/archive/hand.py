@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from milepost.configs.run import ArchiveConfig
 
 ORDERS_AT_ONCE: Final = 256
+SLACK: Final = 16
 LINGER_S: Final = 0.1
 """How long the first order waits for others; a process that is killed loses what waited."""
 CLOSE_S: Final = 3.0
@@ -39,6 +40,7 @@ INDEX_TRY_S: Final = 0.05
 INDEX_AGAIN_ORDERS: Final = 64
 """Writes until an index that could not be had is tried again."""
 STOPPED: Final = "archive.bytes_max is reached, and archive.full is `stop`"
+DIED: Final = "the thread that writes the archive died, the log of its process says why"
 BEHIND: Final = "archive.waiting_bytes_max is reached: the disk is slower than the run"
 
 
@@ -152,6 +154,9 @@ class ArchiveHand:
     def put(self, order: Order) -> None:
         """Have this written some time soon; never blocks, never fails."""
         with self._changed:
+            if not self._thread.is_alive():
+                self._miss(1, order.names, DIED)
+                return
             if self._waiting_bytes + order.num_bytes > self.config.waiting_bytes_max:
                 self._miss(1, order.names, BEHIND)
                 return
@@ -185,7 +190,8 @@ class ArchiveHand:
     def _end(self) -> None:
         if self._writer is not None:
             try:
-                self._writer.write(self._missing.told())
+                if told := self._missing.told():
+                    self._writer.write(told)
                 self._writer.close(self.state.missed)
             except OSError as error:
                 sys.stderr.write(f"archive: its end could not be written: {error}\n")
@@ -198,8 +204,12 @@ class ArchiveHand:
         # Many at once cost a fraction of what they cost one by one.
         self._closing.wait(LINGER_S)
         with self._changed:
-            orders = [self._orders.popleft() for _ in range(min(len(self._orders), ORDERS_AT_ONCE))]
-            self._waiting_bytes -= sum(order.num_bytes for order in orders)
+            orders: list[Order] = []
+            size = 0
+            while self._orders and len(orders) < ORDERS_AT_ONCE and size < self._slack:
+                orders.append(self._orders.popleft())
+                size += orders[-1].num_bytes
+            self._waiting_bytes -= size
             self.state.waiting -= len(orders)
             return orders
 
@@ -241,11 +251,17 @@ class ArchiveHand:
 
     def _excess(self, writer: ArchiveWriter) -> int:
         index_bytes = self._index.num_bytes if self._index is not None else 0
-        return writer.num_bytes + index_bytes - self.author.bytes_max
+        return writer.num_bytes + index_bytes + self._slack - self.author.bytes_max
+
+    @property
+    def _slack(self) -> int:
+        """What is written at once, at most and roughly: the bound is looked at in between."""
+        return self.author.bytes_max // SLACK
 
     def _keep_bound(self, writer: ArchiveWriter) -> None:
         """Remove the oldest files; what is removed is written down first."""
-        if (excess := self._excess(writer)) <= 0:
+        excess = self._excess(writer)
+        if excess <= 0 or self.config.full == "stop":
             return
         if (removed := writer.oldest(excess)) is None:
             return

@@ -55,6 +55,7 @@ def make_learner(rank_group: RankGroup, model_folder: Path) -> Callable[..., Lea
         sharding: Any = None,
         checkpointing: bool = False,
         steps: int = 100,
+        keeps_logprobs: bool = False,
         compute: torch.dtype = torch.float32,
         **config: Any,
     ) -> Learner:
@@ -64,6 +65,7 @@ def make_learner(rank_group: RankGroup, model_folder: Path) -> Callable[..., Lea
             objective=objective or Objective(estimator="grpo"),
             aggregation=aggregation,
             microbatch_tokens_max=tokens_max,
+            keeps_logprobs=keeps_logprobs,
         )
         trainer = TrainerConfig(**{"lr": 1e-2, **config})
         return Learner(policy, Optimizer(policy, rank_group, trainer, steps), rank_group, settings)

@@ -257,3 +257,24 @@ def test_a_minibatch_without_rows_is_a_step_that_moves_nothing(
     assert not outcome.tripped
     assert not learner.moved
     assert largest_difference(before, parameters(learner)) == 0.0
+
+
+@pytest.mark.parametrize("tokens_max", [8192, 40, 1])
+@pytest.mark.parametrize("count", [1, 2])
+def test_log_probs_of_each_row_are_kept_as_they_were_before_the_step(
+    tokens_max: int, count: int, make_learner: MakeLearner
+) -> None:
+    """However rows are packed, each gets its own back, in the order of the batch."""
+    batch = minibatches(count=count)
+    learner = make_learner(tokens_max=tokens_max, keeps_logprobs=True)
+    before = [
+        [learner.score([row.token_ids], 1.0)[0][row.loss_positions] for row in each.rows]
+        for each in batch
+    ]
+    learner.train(batch, 0)
+    kept = learner.take_logprobs()
+    assert [len(rows) for rows in kept] == [len(each.rows) for each in batch]
+    for rows, expected in zip(kept, before, strict=True):
+        for row, own in zip(rows, expected, strict=True):
+            np.testing.assert_allclose(row, own, atol=1e-5)
+    assert learner.take_logprobs() == []

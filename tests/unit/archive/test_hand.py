@@ -1,0 +1,142 @@
+"""The thread that writes: bounded, in order, and honest about what it could not write."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+from unit.archive.kit import author, came, row
+
+from milepost.actors.archive import hand as hands
+from milepost.actors.archive.audit import audit
+from milepost.actors.archive.hand import ArchiveHand, Known, Order
+from milepost.actors.archive.layout import Missed
+from milepost.actors.archive.reader import Archive, Query
+from milepost.actors.archive.writer import ArchiveWriter, Said
+from milepost.configs.run import ArchiveConfig
+
+
+@pytest.fixture(autouse=True)
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody waits for more orders."""
+    monkeypatch.setattr(hands, "LINGER_S", 0.0)
+
+
+def order(name: str, num_bytes: int = 100, gate: threading.Event | None = None) -> Order:
+    """Write one trajectory, once the gate is open."""
+
+    def make(known: Known) -> Iterator[Said]:
+        if gate is not None:
+            assert gate.wait(60.0)
+        one = row(name)
+        if known.is_new(one.certificate.seal):
+            yield came(one)
+
+    return Order(make, num_bytes, (name,))
+
+
+def config(**fields: Any) -> ArchiveConfig:
+    return ArchiveConfig(**fields)
+
+
+def test_everything_ordered_is_written_by_the_end_in_order(tmp_path: Path) -> None:
+    """Closing waits for what was ordered; twice the same trajectory is one."""
+    hand = ArchiveHand(author(tmp_path), config(), keeps_index=True)
+    for number in range(50):
+        hand.put(order(f"g{number:02d}.0"))
+        hand.put(order(f"g{number:02d}.0"))
+    hand.close(60.0)
+    with Archive.open(tmp_path) as archive:
+        names = [each.trajectory_id for each in archive.select(Query(), limit=100)]
+    assert names == [f"g{number:02d}.0" for number in range(50)]
+    assert hand.state.records == 51
+    assert (hand.state.missed, hand.state.waiting, hand.state.index) == (0, 0, "")
+    assert audit(tmp_path).faults == []
+
+
+def test_what_finds_no_room_is_counted_and_named_and_the_rest_goes_on(tmp_path: Path) -> None:
+    """A disk slower than the run costs records, never memory and never the run's time."""
+    gate = threading.Event()
+    bound = 1 << 20
+    hand = ArchiveHand(author(tmp_path), config(waiting_bytes_max=bound), keeps_index=True)
+    hand.put(order("held", 10, gate))
+    for number in range(4):
+        hand.put(order(f"g{number}.0", bound // 2 + 1))
+    gate.set()
+    hand.close(60.0)
+    report = audit(tmp_path)
+    assert report.faults == []
+    assert hand.state.missed == report.num_missed > 0
+    assert hand.state.reason.startswith("archive.waiting_bytes_max is reached")
+    assert "g3.0" in str(report.notes)
+
+
+def test_a_disk_that_refuses_for_a_while_costs_only_that_while(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first record after it says how many are missing, why, and which."""
+    real = ArchiveWriter.write
+    refused = threading.Event()
+
+    def write(self: ArchiveWriter, said: Any) -> Any:
+        names = [getattr(head, "trajectory_id", "") for head, _ in said]
+        if "bad.0" in names:
+            refused.set()
+            raise OSError(28, "No space left on device")
+        return real(self, said)
+
+    monkeypatch.setattr(ArchiveWriter, "write", write)
+    hand = ArchiveHand(author(tmp_path), config(), keeps_index=True)
+    hand.put(order("bad.0"))
+    assert refused.wait(60.0)
+    hand.put(order("good.0"))
+    hand.close(60.0)
+    report = audit(tmp_path)
+    assert report.faults == []
+    assert report.num_missed == 1
+    assert "No space left on device (bad.0)" in str(report.notes)
+    with Archive.open(tmp_path) as archive:
+        assert archive.count(Query()) == 1
+
+
+@pytest.mark.parametrize("full", ["remove_oldest", "stop"])
+def test_the_bound_on_disk_holds(tmp_path: Path, full: str) -> None:
+    """The newest stay, or the first do; what is missing is told, and nothing is wrong."""
+    bound = 1 << 20
+    hand = ArchiveHand(author(tmp_path, bytes_max=bound), config(full=full), keeps_index=True)
+    for number in range(60):
+        hand.put(_large(f"g{number:02d}.0", number))
+    hand.close(60.0)
+    used = sum(path.stat().st_size for path in (tmp_path / "archive" / "buffer").iterdir())
+    assert used < bound
+    report = audit(tmp_path)
+    assert report.faults == []
+    with Archive.open(tmp_path) as archive:
+        names = [each.trajectory_id for each in archive.select(Query(), limit=100)]
+    assert 0 < len(names) < 60
+    if full == "stop":
+        assert names[0] == "g00.0"
+        assert hand.state.missed == 60 - len(names)
+    else:
+        assert names[-1] == "g59.0"
+        assert "were removed to stay below" in str(report.notes)
+
+
+def _large(name: str, number: int) -> Order:
+    noise = Random(number).randbytes(25_000).hex()
+    one = row(name, metadata={"noise": noise, "session": "session-0"})
+    return Order(lambda _: [came(one)], len(noise), (name,))
+
+
+def test_a_missed_record_is_named_up_to_a_bound() -> None:
+    """A disk that is full for days must not fill memory with names."""
+    missing = hands.Missing()
+    for number in range(1000):
+        missing.add(1, [f"g{number}.0"], "full")
+    ((head, _),) = missing.told()
+    assert isinstance(head, Missed)
+    assert (head.count, len(head.names)) == (1000, 256)
