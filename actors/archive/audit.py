@@ -23,6 +23,7 @@ from milepost.actors.archive.layout import (
     Arrived,
     Head,
     Judged,
+    Model,
     Opened,
     Record,
     RecordDamaged,
@@ -40,13 +41,14 @@ from milepost.actors.archive.schema import INDEX as INDEX_FILE
 from milepost.actors.archive.segments import writers_of
 from milepost.actors.arrays import from_bulk
 from milepost.actors.trainer.door import LOGPROB_MAX, faults, trained_versions
-from milepost.actors.trainer.works import DoorRules
+from milepost.actors.trainer.works import DoorRules, ModelFacts
 from milepost.messages.trajectory import Provenance, Trajectory
 
 TRAINING: Final = "training"
 INDEX: Final = "index"
 VERSIONS_MAX: Final = 1 << 62
-TOKENS_MAX: Final = 1 << 31
+UNKNOWN: Final = Model(vocabulary=1 << 31, tokenizer_hash="", template_hash="", keeps_caches=True)
+"""The model of a run whose trainer wrote nothing: rows are held against one another only."""
 
 
 class Report(msgspec.Struct, kw_only=True):
@@ -90,8 +92,7 @@ class _Auditor:
     """Key of a row -> what a trainer wrote of it last."""
     rows: set[str] = field(default_factory=set)
     """Keys of all rows that came."""
-    vocabulary: int = 0
-    tokenizer_hash: str = ""
+    model: Model = UNKNOWN
     index: IndexView | None = None
     is_whole: bool = True
     """Everything that the buffer ever wrote is here: what others speak of must be, too."""
@@ -146,8 +147,8 @@ class _Auditor:
 
     def _hear(self, where: str, record: Record, head: Head) -> None:
         match head:
-            case Opened() if head.vocabulary:
-                self.vocabulary, self.tokenizer_hash = head.vocabulary, head.tokenizer_hash
+            case Opened(model=Model() as model):
+                self.model = model
             case Judged():
                 for key in head.keys:
                     self.judged[key] = where, head
@@ -188,8 +189,8 @@ class _Auditor:
 
     def _row(self, where: str, head: Arrived, number: int, row: Trajectory) -> None:
         trained = self.trained.get(key_of(row))
-        version = trained[2].step if trained else VERSIONS_MAX
-        for text in faults(row, self._rules(row, version)):
+        told = trained[2] if trained else None
+        for text in faults(row, self._rules(row, told)):
             name, _, what = text.partition(": ")
             contract = name.partition(" ")[0]
             self._fault(contract, what, where, head, number)
@@ -202,12 +203,19 @@ class _Auditor:
             for text in disagreements(row, told, record, is_grouped=head.key in self.rewards):
                 self._fault(TRAINING, text, place, head, number)
 
-    def _rules(self, row: Trajectory, version: int) -> DoorRules:
+    def _rules(self, row: Trajectory, told: Trained | None) -> DoorRules:
+        """What the door knew, as far as it was written down."""
+        model = self.model
         return DoorRules(
             sft=Provenance.RECORDED in bytes(row.provenance.data),
-            vocabulary=self.vocabulary or TOKENS_MAX,
-            tokenizer_hash=self.tokenizer_hash,
-            version=version,
+            model=ModelFacts(
+                vocabulary=model.vocabulary,
+                tokenizer_hash=model.tokenizer_hash,
+                template_hash=model.template_hash,
+            ),
+            version=told.step if told else VERSIONS_MAX,
+            digests=told.digests if told else {},
+            keeps_caches=model.keeps_caches,
         )
 
     def _strangers(self) -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from milepost.actors.archive.layout import BUFFER
+from milepost.actors.archive.layout import BUFFER, Model
 from milepost.configs.spec import ActorSpec
 
 TRAINERS_SHARE: Final = 4
@@ -24,11 +24,10 @@ class Author:
     incarnation: int
     bytes_max: int
     """Of all its files together."""
-    vocabulary: int = 0
-    tokenizer_hash: str = ""
+    model: Model | None = None
 
     @classmethod
-    def of(cls, spec: ActorSpec, *, vocabulary: int = 0, tokenizer_hash: str = "") -> Author:
+    def of(cls, spec: ActorSpec, model: Model | None = None) -> Author:
         """This process, with its part of `archive.bytes_max`."""
         total = spec.topology.archive.bytes_max
         trainers = total // TRAINERS_SHARE
@@ -39,6 +38,5 @@ class Author:
             writer=spec.actor,
             incarnation=spec.incarnation,
             bytes_max=total - trainers if spec.kind == BUFFER else trainers // ranks,
-            vocabulary=vocabulary,
-            tokenizer_hash=tokenizer_hash,
+            model=model,
         )

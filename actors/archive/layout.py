@@ -82,6 +82,16 @@ class Record(Struct, frozen=True, kw_only=True, array_like=True):
     """BLAKE2b-128 over the msgpack array of all fields before this one."""
 
 
+class Model(Struct, frozen=True, kw_only=True):
+    """What rows must agree with, as the trainer's door knows it."""
+
+    vocabulary: Positive
+    tokenizer_hash: str
+    template_hash: str
+    keeps_caches: bool
+    """As in `DoorRules`."""
+
+
 class Opened(Struct, frozen=True, kw_only=True):
     """Begins every file."""
 
@@ -93,9 +103,8 @@ class Opened(Struct, frozen=True, kw_only=True):
     """The file before it was ended by this same process."""
     torn_bytes: NonNegative = 0
     """Of the file before it, which a killed process left behind its last whole record."""
-    vocabulary: NonNegative = 0
-    """Of the model, where the writer knows it; 0: unknown."""
-    tokenizer_hash: str = ""
+    model: Model | None = None
+    """Where the writer knows it."""
 
 
 class Arrived(Struct, frozen=True, kw_only=True):
@@ -152,6 +161,8 @@ class Trained(Struct, frozen=True, kw_only=True):
     staleness: int | None = None
     """`step` minus the oldest version of its trained tokens; None: they have no version."""
     group_rewards: tuple[Finite, ...] = ()
+    digests: dict[int, str] = {}
+    """Weights that the trainer knew to have been made, for each version in the row."""
     contracts: dict[str, str] = {}
     """Contract -> `passed`, `not checked` or what the trainer's door found."""
 

@@ -127,8 +127,7 @@ class ArchiveWriter:
             segment=number,
             goes_on=self._file is not None,
             torn_bytes=torn_bytes,
-            vocabulary=self._author.vocabulary,
-            tokenizer_hash=self._author.tokenizer_hash,
+            model=self._author.model,
         )
         record = self._make(opened, None)
         file = SegmentFile(path)

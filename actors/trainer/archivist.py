@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import count
 from typing import TYPE_CHECKING, Any, Final
 
@@ -14,7 +14,7 @@ from milepost.actors.trainer.door import SEAL, faults, trained_versions
 from milepost.actors.trainer.losses.advantages import member_advantage
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -30,15 +30,18 @@ ORDER_BYTES: Final = 1024
 """What an order keeps in memory of each row besides log-probs: its arrays are the batch's."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class TrainerArchivist:
     """Has the archive written, on the thread of its hand; nothing is computed twice for it."""
 
     hand: ArchiveHand
     algorithm: AlgorithmConfig
+    _digests: dict[int, Mapping[int, str]] = field(default_factory=dict)
+    """Step of a checked batch -> weights that the door knew to have been made."""
 
     def checked(self, batch: Batch, rules: DoorRules, verdict: BatchVerdict) -> None:
         """The door has looked at a batch: what it refuses is named row by row."""
+        self._digests[batch.step] = rules.digests
         groups = {refusal.group_id for refusal in verdict.refusals}
         rows = [row for row in batch.trajectories if row.group_id in groups]
         if rows:
@@ -48,10 +51,13 @@ class TrainerArchivist:
         self, batch: Batch, outcome: StepOutcome, logprobs: Sequence[Sequence[NDArray[Any]]]
     ) -> None:
         """A batch was trained; one that was not, for a number that is not finite, is not named."""
+        digests = self._digests.pop(batch.step, {})
         if outcome.tripped:
             return
         size = sum(each.nbytes for rows in logprobs for each in rows)
-        self._put(batch.trajectories, size, lambda _: trained(batch, logprobs, self.algorithm))
+        self._put(
+            batch.trajectories, size, lambda _: trained(batch, logprobs, self.algorithm, digests)
+        )
 
     def _put(
         self, rows: Sequence[Trajectory], num_bytes: int, make: Callable[[Known], Iterator[Said]]
@@ -80,7 +86,10 @@ def refused(step: int, rows: Sequence[Trajectory], rules: DoorRules) -> Iterator
 
 
 def trained(
-    batch: Batch, logprobs: Sequence[Sequence[NDArray[Any]]], algorithm: AlgorithmConfig
+    batch: Batch,
+    logprobs: Sequence[Sequence[NDArray[Any]]],
+    algorithm: AlgorithmConfig,
+    digests: Mapping[int, str],
 ) -> Iterator[Said]:
     """Every row of a batch with its advantage and what was computed of it."""
     places = [count() for _ in batch.minibatch_loss_tokens]
@@ -104,6 +113,9 @@ def trained(
             advantage=advantage,
             staleness=batch.step - min(versions) if versions else None,
             group_rewards=row.group_rewards,
+            digests={
+                span.version: digests[span.version] for span in row.spans if span.version in digests
+            },
             contracts=passed(sft=sft),
         )
         yield head, TrainedBody(logprobs=to_bulk(logprobs[minibatch][place], "float32"))

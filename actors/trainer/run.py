@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from milepost.actors.archive.author import Author
 from milepost.actors.archive.hand import ArchiveHand
+from milepost.actors.archive.layout import Model
 from milepost.actors.trainer.core import Trainer
 from milepost.actors.trainer.follower import Follower
 from milepost.actors.trainer.plan import TrainerPlan
@@ -159,13 +160,16 @@ def _open_workshop(context: ActorContext) -> Workshop:
     return workshop
 
 
-def _open_archive(context: ActorContext, workshop: Workshop) -> TrainerArchivist:
+def _open_archive(context: ActorContext, plan: TrainerPlan, workshop: Workshop) -> TrainerArchivist:
     from milepost.actors.trainer.archivist import TrainerArchivist
 
-    author = Author.of(
-        context.spec,
-        vocabulary=workshop.vocabulary,
-        tokenizer_hash=workshop.tokenizer_hash(),
+    facts = workshop.model
+    model = Model(
+        vocabulary=facts.vocabulary,
+        tokenizer_hash=facts.tokenizer_hash,
+        template_hash=facts.template_hash,
+        keeps_caches=TrainerPlan.of(context.topology).keeps_caches,
     )
+    author = Author.of(context.spec, model)
     topology = context.topology
     return TrainerArchivist(ArchiveHand(author, topology.archive), topology.algorithm)

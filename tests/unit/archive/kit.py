@@ -17,6 +17,7 @@ from milepost.actors.archive.layout import (
     Arrived,
     ArrivedBody,
     Judged,
+    Model,
     Trained,
     TrainedBody,
     Verdict,
@@ -26,7 +27,7 @@ from milepost.actors.archive.layout import (
 from milepost.actors.archive.writer import ArchiveWriter, Said
 from milepost.actors.seal import sealed
 from milepost.messages.bulk import Bulk
-from milepost.messages.shared import FinishReason, SamplingParams, Status, VersionSpan
+from milepost.messages.shared import FinishReason, SamplingParams, Status, VersionSpan, WeightsUsed
 from milepost.messages.trajectory import (
     Certificate,
     Conversation,
@@ -38,7 +39,18 @@ from milepost.messages.trajectory import (
 RUN_ID = "kit"
 VOCABULARY = 512
 TOKENIZER = "ab" * 16
+TEMPLATE = "cd" * 16
 WORDS = ("red", "green", "blue", "seven", "lookup", "phone", "Alice", "answer", "tool", "why")
+
+
+MODEL = Model(
+    vocabulary=VOCABULARY, tokenizer_hash=TOKENIZER, template_hash=TEMPLATE, keeps_caches=False
+)
+
+
+def weights(version: int) -> str:
+    """Digest of a version's weights."""
+    return f"{version:032x}"
 
 
 def author(folder: Path, writer: str = "buffer", **fields: Any) -> Author:
@@ -69,6 +81,7 @@ def row(
     for turn in range(turns):
         start, end = 7 * turn + 4, 7 * turn + 7
         hasher.update(ids[7 * turn : end].tobytes())
+        version = versions[min(turn, len(versions) - 1)]
         boundaries.append(
             TurnBoundary(
                 prompt_end=start,
@@ -76,9 +89,12 @@ def row(
                 finish_reason=FinishReason.STOP,
                 prefix_hash=hasher.hexdigest(),
                 engine="engine-0",
+                cached_tokens=7 * turn,
+                weights=(
+                    WeightsUsed(version=version, digest=weights(version), kv_version=version),
+                ),
             )
         )
-        version = versions[min(turn, len(versions) - 1)]
         spans.append(VersionSpan(start=start, end=end, version=version))
     logprobs = array("f", [-random.random() - 0.01 if s else 0.0 for s in sampled])
     given: dict[str, Any] = {
@@ -99,7 +115,7 @@ def row(
         "turns": tuple(boundaries),
         "certificate": Certificate(
             tokenizer_hash=TOKENIZER,
-            template_hash="cd" * 16,
+            template_hash=TEMPLATE,
             family="kit",
             sampling=SamplingParams(),
             canonical_mismatch="row says a, canon says b" if mismatch else None,
@@ -164,6 +180,7 @@ def trained(
         advantage=advantage,
         staleness=step - oldest,
         group_rewards=rewards or (one.reward,),
+        digests={span.version: weights(span.version) for span in one.spans},
         contracts={"C1": "passed", "C3": "passed", "C4": "passed", "seal": "passed"},
     )
     return head, TrainedBody(logprobs=Bulk("float32", (len(values),), values.tobytes()))
@@ -181,9 +198,7 @@ class Library:
     def write(self) -> Library:
         """Groups of two; the last one is dropped, the others are trained, one batch each."""
         buffer = ArchiveWriter(author(self.folder))
-        trainer = ArchiveWriter(
-            author(self.folder, "trainer-0", vocabulary=VOCABULARY, tokenizer_hash=TOKENIZER)
-        )
+        trainer = ArchiveWriter(author(self.folder, "trainer-0", model=MODEL))
         for number in range(self.groups):
             group = [
                 row(

@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 import zstandard
+from unit.archive.kit import MODEL
 
 from milepost.actors.archive import layout
 from milepost.actors.archive.layout import (
@@ -28,6 +29,7 @@ from milepost.actors.archive.segments import Found, walk
 from milepost.messages.bulk import Bulk
 
 NEW_VALUES: dict[str, Any] = {
+    "model": MODEL,
     "routes": Bulk("uint8", (13, 1, 1), bytes(13)),
     "canonical_mismatch": "some",
     "seconds": 1.0,
@@ -78,7 +80,9 @@ def mutants(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
                 for deeper, changed in mutants(each):
                     yield f"{path}[{place}]{deeper}", (*value[:place], changed, *value[place + 1 :])
         case dict():
-            yield f"{path}[more]", {**value, "more": next(iter(value.values()), 1.0)}
+            key, held = next(iter(value.items()), ("a", 1.0))
+            more = 7 if isinstance(key, int) else "more"
+            yield f"{path}[more]", {**value, more: held}
             for key, each in value.items():
                 for deeper, changed in mutants(each):
                     yield f"{path}[{key}]{deeper}", {**value, key: changed}
