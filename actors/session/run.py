@@ -105,9 +105,7 @@ def make_core(spec: ActorSpec, renderer: Renderer) -> tuple[Desk, SessionCore]:
         pool=EnginePool(topology.names("engine"), spec.index, topology.names("evaluation_engine")),
         context_tokens_max=model.context_tokens_max,
         patience_s=config.engine_patience_s,
-        rules=replace(
-            row_rules(config), writes_conversations=topology.archive.keeps_conversations
-        ),
+        rules=replace(row_rules(config), writes_conversations=topology.archive.keeps_conversations),
     )
     return desk, SessionCore(
         desk, new_record=record_maker(config), sessions_max=config.sessions_max

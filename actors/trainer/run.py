@@ -160,7 +160,7 @@ def _open_workshop(context: ActorContext) -> Workshop:
     return workshop
 
 
-def _open_archive(context: ActorContext, plan: TrainerPlan, workshop: Workshop) -> TrainerArchivist:
+def _open_archive(context: ActorContext, workshop: Workshop) -> TrainerArchivist:
     from milepost.actors.trainer.archivist import TrainerArchivist
 
     facts = workshop.model

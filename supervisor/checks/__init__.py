@@ -13,6 +13,7 @@ from milepost.supervisor.checks.evaluation import (
 )
 from milepost.supervisor.checks.exporter import exporter_can_start, metrics_are_private
 from milepost.supervisor.checks.files import (
+    archive_has_room,
     checkpoint_is_complete,
     held_out_is_apart,
     prompts_are_readable,
@@ -111,6 +112,7 @@ CHECKS: Final = (
     Check("tcp mailboxes are encrypted and ask for a key of the run", FILES, tcp_is_private),
     Check("tcp mailboxes have an address of this machine", FILES, host_is_ours),
     Check("disk, memory, shared memory and open files suffice", FILES, machine_has_room),
+    Check("the archive finds its room on disk", FILES, archive_has_room),
     # the user's own code, in a process of its own
     Check(
         "agent, prompts, reward, filters, devices and the chat template load and fit their calls",

@@ -110,3 +110,13 @@ def held_out_is_apart(subject: Subject) -> Iterator[Finding]:
 def _digest(prompt: Prompt, *fields: str) -> bytes:
     parts = [getattr(prompt, name) for name in fields]
     return blake2b(msgspec.json.encode(parts, order="sorted"), digest_size=16).digest()
+
+
+def archive_has_room(subject: Subject) -> Iterator[Finding]:
+    """Trajectories that are not archived, since the disk is full before `archive.bytes_max`."""
+    archive, free = subject.topology.archive, subject.machine.disk_free_bytes
+    if not archive.enabled or subject.topology.actors.buffer is None or free >= archive.bytes_max:
+        return
+    bound, room = (f"{size / (1 << 20):,.0f} MiB" for size in (archive.bytes_max, free))
+    text = f"the archive may take {bound}, {room} are free on disk: lower it, or free some"
+    yield Note(text, "$.archive.bytes_max")

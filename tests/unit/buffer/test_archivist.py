@@ -91,8 +91,8 @@ def test_stored_waiting_and_filtered_are_told_apart(
         assert archive.read("a.1").trajectory.group_rewards == (0.0, 1.0)
 
 
-def _flat(rewards: Any) -> str:
-    return "flat" if len(set(rewards)) == 1 else ""
+def _flat(candidate: Any) -> str:
+    return "flat" if len(set(candidate.rewards)) == 1 else ""
 
 
 def test_conversations_go_into_the_archive_and_no_further(tmp_path: Path) -> None:

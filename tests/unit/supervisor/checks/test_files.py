@@ -15,6 +15,7 @@ from milepost.configs.problem import Problem
 from milepost.supervisor.checks import Machine, Subject
 from milepost.supervisor.checks.check import Finding
 from milepost.supervisor.checks.files import (
+    archive_has_room,
     checkpoint_is_complete,
     held_out_is_apart,
     prompts_are_readable,
@@ -193,6 +194,16 @@ def test_each_thing_that_a_machine_can_run_out_of_is_told(
     tables = {"model": model(checkpoint), "actors": {"publisher": {}, "engine": {}}}
     (problem,) = told(list(machine_has_room(subject(machine, **tables))))
     assert where in problem
+
+
+def test_an_archive_that_may_outgrow_the_disk_is_a_note() -> None:
+    """It harms no run, so it stops none; a person should know all the same."""
+    tables: dict[str, Any] = {"actors": {"buffer": {}}}
+    full = replace(MACHINE, disk_free_bytes=1 << 30)
+    (note,) = archive_has_room(subject(full, **tables))
+    assert "may take 8,192 MiB, 1,024 MiB are free" in str(note)
+    assert not list(archive_has_room(subject(full, archive={"enabled": False}, **tables)))
+    assert not list(archive_has_room(subject(MACHINE, **tables)))
 
 
 def test_a_system_without_shared_memory_is_not_refused_for_it(checkpoint: Path) -> None:
