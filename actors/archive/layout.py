@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from enum import StrEnum
 from hashlib import blake2b
-from typing import Any, Final, Literal, TypeVar
+from typing import Any, Final, Literal
 
 import msgspec
 import zstandard
@@ -77,7 +77,7 @@ class Record(Struct, frozen=True, kw_only=True, array_like=True):
     head: bytes
     """msgpack map of the struct in `HEADS`."""
     body: bytes = b""
-    """zstd over the msgpack map of an `ArrivedBody` or a `TrainedBody`."""
+    """msgpack map of an `ArrivedBody`, under zstd, or of a `TrainedBody`, as it is."""
     digest: bytes = b""
     """BLAKE2b-128 over the msgpack array of all fields before this one."""
 
@@ -213,7 +213,6 @@ class Closed(Struct, frozen=True, kw_only=True):
 MISSED_NAMES_MAX: Final = 256
 Head = Opened | Arrived | Judged | Trained | Refused | Removed | Missed | Closed
 Body = ArrivedBody | TrainedBody
-T = TypeVar("T", bound=Struct)
 HEADS: Final[dict[Kind, type[Head]]] = {
     Kind.OPENED: Opened,
     Kind.ARRIVED: Arrived,
@@ -245,6 +244,7 @@ _records: Final = msgspec.msgpack.Decoder(Record)
 _heads: Final = {kind: msgspec.msgpack.Decoder(head) for kind, head in HEADS.items()}
 _arrived: Final = msgspec.msgpack.Decoder(ArrivedBody, dec_hook=_decode_bulk)
 _trained: Final = msgspec.msgpack.Decoder(TrainedBody, dec_hook=_decode_bulk)
+_NO_BODY: Final = (msgspec.MsgspecError, ValueError, KeyError, TypeError)
 _conversations: Final = msgspec.json.Decoder(Conversation)
 
 
@@ -257,7 +257,10 @@ def make_record(
     head: Head, body: Body | None, *, sequence: int, time: float, previous: bytes
 ) -> Record:
     """A record under its digest."""
-    packed = b"" if body is None else zstandard.compress(encode(body), ZSTD_LEVEL)
+    packed = b"" if body is None else encode(body)
+    if isinstance(body, ArrivedBody):
+        # Log-probs, which are all of the other kind, do not get smaller by it.
+        packed = zstandard.compress(packed, ZSTD_LEVEL)
     bare = Record(
         sequence=sequence,
         time=time,
@@ -318,7 +321,10 @@ def read_arrived(record: Record) -> ArrivedBody:
     Raises:
         RecordDamaged: it is none.
     """
-    return _read_body(record, _arrived)
+    try:
+        return _arrived.decode(zstandard.decompress(record.body))
+    except (zstandard.ZstdError, *_NO_BODY) as error:
+        raise RecordDamaged(f"the body of a record `{record.kind}`: {error}") from error
 
 
 def read_trained(record: Record) -> TrainedBody:
@@ -327,13 +333,9 @@ def read_trained(record: Record) -> TrainedBody:
     Raises:
         RecordDamaged: it is none.
     """
-    return _read_body(record, _trained)
-
-
-def _read_body(record: Record, decoder: msgspec.msgpack.Decoder[T]) -> T:
     try:
-        return decoder.decode(zstandard.decompress(record.body))
-    except (zstandard.ZstdError, msgspec.MsgspecError, ValueError, KeyError, TypeError) as error:
+        return _trained.decode(record.body)
+    except _NO_BODY as error:
         raise RecordDamaged(f"the body of a record `{record.kind}`: {error}") from error
 
 

@@ -123,7 +123,9 @@ def body_of(record: Record) -> Body | None:
 
 def with_parts(record: Record, head: Head, body: Body | None) -> Record:
     """The record with another head or body, under its old digest."""
-    packed = b"" if body is None else zstandard.compress(layout.encode(body), 1)
+    packed = b"" if body is None else layout.encode(body)
+    if isinstance(body, ArrivedBody):
+        packed = zstandard.compress(packed, 1)
     return msgspec.structs.replace(record, head=layout.encode(head), body=packed)
 
 
