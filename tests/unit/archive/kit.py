@@ -125,13 +125,19 @@ def row(
         "metrics": {"solved": float(reward > 0)},
         "metadata": {"attempt": attempt, "session": "session-0", "seconds": random.random()},
     }
-    if said is not None:
-        text = conversation(name, said)
-        given["conversation"] = Bulk("uint8", (len(text),), text)
-        given["certificate"] = msgspec.structs.replace(
-            given["certificate"], conversation_hash=xxhash.xxh3_128_hexdigest(text)
-        )
-    return sealed(Trajectory(**(given | fields)))
+    made = Trajectory(**(given | fields))
+    return sealed(made if said is None else saying(made, said))
+
+
+def saying(one: Trajectory, said: str) -> Trajectory:
+    """The row with its conversation beside it."""
+    text = conversation(one.trajectory_id, said)
+    certificate = msgspec.structs.replace(
+        one.certificate, conversation_hash=xxhash.xxh3_128_hexdigest(text)
+    )
+    return msgspec.structs.replace(
+        one, conversation=Bulk("uint8", (len(text),), text), certificate=certificate
+    )
 
 
 def conversation(name: str, said: str = "") -> bytes:
