@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
 # Everything that wants a GPU, on a machine that has torch and transformers but reaches no registry.
 #
-#     bash tests/gpu/run.sh WHEELS OUT
+#     bash tests/gpu/run.sh WHEELS OUT [PARTS]
 #
-# WHEELS: folder with wheels of what the machine lacks. OUT: folder for logs. Run in the repository's root.
+# WHEELS: folder with wheels of what the machine lacks. OUT: folder for logs. PARTS: some of "tests speed cuda cpu",
+# the last two a quick start on that device. Run in the repository's root.
 set -u
-wheels=$1 out=$2 site=/tmp/milepost-site
+wheels=$1 out=$2 parts=${3:-tests speed cuda cpu} site=/tmp/milepost-site
 python3 -m pip install -q --no-index --no-deps --no-compile --no-cache-dir --upgrade --target $site "$wheels"/*.whl || exit 1
 export PYTHONPATH=$site OMP_NUM_THREADS=1 PYTHONUNBUFFERED=1
 python3 -m pip install -q --no-index --no-deps --no-build-isolation --no-compile --no-cache-dir --upgrade --target $site . || exit 1
@@ -13,9 +14,10 @@ milepost() { python3 -P -c 'import sys; from milepost.launch.cli import main; sy
 cd /tmp || exit 1
 root=$OLDPWD
 python3 -c 'import torch; print(torch.__version__, torch.cuda.device_count(), torch.cuda.get_device_name())'
-(cd "$root" && timeout 200 python3 -P -m pytest -q -p no:cacheprovider -m gpu -s tests/gpu 2>&1 | tee "$out/gpu-tests.log" | tail -60)
-(cd "$root" && timeout 120 python3 -P -m pytest -q -p no:cacheprovider -s tests/bench/bench_engine.py -k gpu 2>&1 | tee "$out/gpu-engine.log" | tail -30)
+[[ " $parts " != *" tests "* ]] || (cd "$root" && timeout 200 python3 -P -m pytest -q -p no:cacheprovider -m gpu -s tests/gpu 2>&1 | tee "$out/gpu-tests.log" | tail -60)
+[[ " $parts " != *" speed "* ]] || (cd "$root" && timeout 120 python3 -P -m pytest -q -p no:cacheprovider -s tests/bench/bench_engine.py -k gpu 2>&1 | tee "$out/gpu-engine.log" | tail -30)
 for device in cuda cpu; do
+  [[ " $parts " == *" $device "* ]] || continue
   timeout 200 env MILEPOST_CACHE=/tmp/milepost-cache bash -c "$(declare -f milepost); milepost run lookup --plain --out /tmp/run-$device \
     --set actors.engine.device=$device --set actors.trainer.device=$device" > "$out/run-$device.log" 2>&1
   echo "== lookup on $device: exit $?"
@@ -24,6 +26,7 @@ for device in cuda cpu; do
   python3 - "/tmp/run-$device" <<'PY'
 import json, sys
 rows = [json.loads(line) for line in open(sys.argv[1] + "/metrics.jsonl")]
+print({name: round(x, 3) for name, x in rows[-1].items() if name.startswith("system/") and "gpu" in name})
 rows = rows[6:]
 mean = lambda key: sum(row[key] for row in rows) / len(rows)
 wall = rows[-1]["time"] - rows[0]["time"]
