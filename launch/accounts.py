@@ -3,13 +3,15 @@
     issued = trained + dropped (by reason) + open + stored
     sampled = trained + evaluated + wasted (by account) + held by the buffer + under way
 
-Counts of tokens begin anew with each process that is started again; those of groups do not.
+Both are of the whole run, over restarts and resumes: the buffer's journal keeps them. What died
+with a process is in `lost_with_ACTOR`, by its last heartbeat, and what a resume left behind in
+`lost_at_resume`. `under_way` is what actors hold that nobody else knows of yet.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from msgspec import Struct
@@ -43,10 +45,9 @@ class Account(Struct, frozen=True, kw_only=True):
 
 def account_of(statistics: Mapping[str, Mapping[str, Any]]) -> Account | None:
     """The books, from each actor's own statistics, by name; None without a rollout actor."""
-    rollout, buffer = statistics.get("rollout", {}), statistics.get("buffer", {})
+    rollout = statistics.get("rollout", {})
     if "issued" not in rollout:
         return None
-    sessions = [each for name, each in statistics.items() if name.startswith("session-")]
     return Account(
         issued=rollout["issued"],
         trained=rollout["trained"],
@@ -54,24 +55,17 @@ def account_of(statistics: Mapping[str, Mapping[str, Any]]) -> Account | None:
         open=rollout["open"],
         stored=rollout["stored"],
         owners=rollout.get("owners", {}),
-        tokens=_tokens(buffer, sessions),
+        tokens=_tokens(statistics),
     )
 
 
-def _tokens(buffer: Mapping[str, Any], sessions: Iterable[Mapping[str, Any]]) -> dict[str, int]:
-    tokens: Counter[str] = Counter()
-    sampled = 0
-    for session in sessions:
-        accounts = session.get("accounts", {})
-        tokens.update(accounts)
-        # Replies that were stopped or aborted were sampled, but never became part of a row.
-        sampled += session.get("tokens_sampled", 0)
-        sampled += accounts.get("stopped", 0) + accounts.get("aborted", 0)
-    for name, count in buffer.get("tokens_by_account", {}).items():
-        # What sessions told the buffer is counted above, and newer there.
-        tokens.setdefault(name, count)
-    tokens["held"] = buffer.get("tokens_held", 0)
-    tokens["under_way"] = max(0, sampled - tokens.total())
+def _tokens(statistics: Mapping[str, Mapping[str, Any]]) -> dict[str, int]:
+    buffer = statistics.get("buffer", {})
+    tokens: Counter[str] = Counter(buffer.get("tokens_by_account", {}))
+    for each in statistics.values():
+        tokens.update(each.get("accounts_untold", {}))
+        tokens["under_way"] += each.get("tokens_at_risk", 0)
+    tokens["held"] += buffer.get("tokens_held", 0)
     return {name: count for name, count in tokens.items() if count}
 
 

@@ -17,6 +17,7 @@ from typing import assert_never
 from msgspec import structs
 
 from milepost.configs.system import TimeoutsConfig
+from milepost.messages.buffer import TokensAccounted
 from milepost.messages.shared import Message
 from milepost.messages.supervisor import (
     Begin,
@@ -57,6 +58,7 @@ from milepost.supervisor.events import (
     TellChild,
     Tick,
 )
+from milepost.supervisor.losses import Losses
 from milepost.supervisor.outcome import Cause, RunStatus
 from milepost.supervisor.plan import ChildPlan
 from milepost.supervisor.recording.rates import SystemFigures
@@ -98,6 +100,7 @@ class SupervisorCore:
         self.book = Book(children, timeouts, started_s=now_s, phase_since_s=now_s)
         self.ending = Ending(self.book)
         self._watch = Watch(self.book, now_s)
+        self.losses = Losses(self.book)
         self._figures = SystemFigures()
         self._schema = schema
 
@@ -230,6 +233,8 @@ class SupervisorCore:
             incarnation=child.incarnation,
             log_tail=list(cause.log_tail),
         )
+        self.losses.died(child)
+        self.losses.tell()
         news = PeerRestarted(actor=child.name, incarnation=child.incarnation)
         for peer in self.book.in_state(Running):
             self.book.order(TellChild(peer.name, news))
@@ -349,9 +354,12 @@ class SupervisorCore:
         child.state = Running(now_s)
         child.heard_s = child.progress_s = now_s
         self.book.order(TellChild(child.name, Begin()))
+        self.losses.tell()
 
     def _not_taken(self, event: NotTaken, now_s: float) -> None:
         child = self.book.children[event.actor]
+        if isinstance(event.message, TokensAccounted):
+            self.losses.not_told(event.message)
         kind = type(event.message).__name__
         text = f"{child.name} did not take {kind}: {event.reason}"
         current = event.incarnation == child.incarnation and isinstance(child.state, Running)

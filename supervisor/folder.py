@@ -23,6 +23,7 @@ from milepost.configs.topology import Topology
 from milepost.supervisor.cleanup.reaper import reap
 from milepost.supervisor.cleanup.registry import PRIVATE, registry_path
 from milepost.supervisor.cleanup.unfinished import SUMMARY
+from milepost.supervisor.recording.resume import EARLIER_SUMMARY
 
 PACKAGES: Final = (
     "milepost",
@@ -113,9 +114,11 @@ class RunFolder:
             (self.path / RESERVE).unlink()
 
     def forget_summary(self) -> None:
-        """Put the summary of an earlier life aside: this one has not ended."""
+        """Put the summary of the last life aside, if it left one: this one has not ended."""
+        aside = self.path / EARLIER_SUMMARY
+        aside.unlink(missing_ok=True)
         with contextlib.suppress(FileNotFoundError):
-            (self.path / SUMMARY).replace(self.path / PRIVATE / f"earlier_{SUMMARY}")
+            (self.path / SUMMARY).replace(aside)
 
     def write_spec(self, spec: ActorSpec) -> Path:
         """What one child reads first; readable by its owner only, it may hold a key."""

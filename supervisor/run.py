@@ -47,7 +47,7 @@ from milepost.supervisor.outcome import Cause, Outcome, RunStatus, Verdict
 from milepost.supervisor.places import PLACES, Place
 from milepost.supervisor.plan import children_of
 from milepost.supervisor.recording.recorder import Files, Recorder
-from milepost.supervisor.recording.resume import earlier_events
+from milepost.supervisor.recording.resume import earlier_events, earlier_statistics
 from milepost.supervisor.recording.summary import summarize
 from milepost.supervisor.recording.tracker import trackers_of
 from milepost.supervisor.shell import Shell
@@ -206,6 +206,8 @@ class _Run:
             shell = Shell(core, bus, recorder, self._display, self._about, tell_s)
             family = Family(facts, self._plans, self._folder, place, shell.handle, shell.broken)
             shell.family = family
+            if self._resume_step is not None:
+                core.losses.resumed(earlier_statistics(self._folder.path))
             if self._resume_step:
                 core.ending.last_step = self._resume_step
                 shell.scores.load(earlier_events(self._folder.path), self._resume_step)

@@ -115,7 +115,7 @@ class Buffer:
 
     def _introduce(self) -> list[Effect]:
         self.credits.begin_anew()
-        return [*self.courier.introduce(), *self._grant()]
+        return [*self.courier.introduce(), *self.credits.grant(self.fates.num_spent)]
 
     def _recovered(self) -> StoreRecovered:
         handed = [name for cut in self.batches.untrained() for name in cut.group_ids]
@@ -129,17 +129,18 @@ class Buffer:
         """The one door."""
         effects = self._decide(event, now_s)
         effects += self._serve(now_s)
-        return effects + self._grant() + self._reply_drained()
+        if self.waste.unwritten:
+            effects += self._mark((), [])
+        return effects + self.credits.grant(self.fates.num_spent) + self._reply_drained()
 
     def _decide(self, event: Event, now_s: float) -> list[Effect]:
         match event:
             case Received(source, message, request):
                 return self._received(source, message, request, now_s)
-            case WorkDone(key) if key.startswith(JUDGE):
+            case WorkDone(key, result) if key.startswith(JUDGE):
                 if fault := self.judge.fault_of(event):
                     return [Fail(fault)]
-                group = self.storing.pop(key.removeprefix(JUDGE))
-                return self._judged([(group, str(event.result))])
+                return self._judged([(self.storing.pop(key.removeprefix(JUDGE)), str(result))])
             case WorkDone(key, _, error):
                 return self._written(key, error)
             case Unanswered(key, "rollout") if self.courier.missed(key):
@@ -181,8 +182,8 @@ class Buffer:
                 return self._drop_late()
             case PeerRestarted():
                 return self._introduce() if message.actor == "rollout" else []
-            case IssueEnded():
-                self.batches.end(message.reason, draining=message.draining)
+            case IssueEnded(reason=reason, draining=draining):
+                self.batches.end(reason, draining=draining)
             case Drain():
                 assert request is not None
                 self._draining = request
@@ -265,8 +266,7 @@ class Buffer:
         """Let a group go, unless a batch has it already."""
         name = message.group_id
         self.waste.add("abandoned", self.assembling.pop(name))
-        done = name in self.fates.trained or self.batches.was_handed(name)
-        if done or name in self.storing:
+        if name in self.fates.trained or self.batches.was_handed(name) or name in self.storing:
             return []  # it is stored as soon as the journal has it; that word answers the order
         if group := self.batches.queue.pop(name, None):
             self.waste.add("abandoned", group.trajectories)
@@ -297,7 +297,8 @@ class Buffer:
             effects += self._drop_late()
         cut = self.batches.cut(self.waste)
         if cut is not None:
-            handed = Handed(step=cut.step, version=cut.version, groups=cut.group_ids)
+            count = sum(group.num_loss_tokens for group in cut.groups.values())
+            handed = Handed(step=cut.step, version=cut.version, groups=cut.group_ids, tokens=count)
             self.fates.apply(handed)
             if self.settings.journal:
                 effects.append(WriteMarks(f"handed/{cut.step}", (handed,)))
@@ -327,11 +328,11 @@ class Buffer:
         return effects + self._spent(message.step, message.version, message.group_ids)
 
     def _spent(self, step: int, version: int, names: tuple[str, ...]) -> list[Effect]:
-        self.waste.trained(self.batches.trained(step, names))
+        tokens = self.batches.trained(step, names)
         for name in names:
             self.assembling.pop(name)
         told = GroupsTrained(group_ids=names, step=step, version=version)
-        spent = Spent(step=step, version=version, groups=names)
+        spent = Spent(step=step, version=version, groups=names, tokens=tokens)
         return self._mark((spent,), [self.courier.trained(told)])
 
     def _refused(self, message: GroupsRefused) -> list[Effect]:
@@ -347,7 +348,8 @@ class Buffer:
     def _mark(
         self, marks: tuple[Mark, ...], then: list[Effect], *, covered: bool = False
     ) -> list[Effect]:
-        """Apply marks now; say `then` once they are written (BU-3)."""
+        """Apply marks now, and what they account for; say `then` once they are written (BU-3)."""
+        marks = (*self.waste.take_marks(), *marks)
         self.fates.apply_all(marks)
         return self.writing.mark(marks, then, covered=covered)
 
@@ -363,9 +365,6 @@ class Buffer:
         return self.writing.written(key)
 
     # ---- credits and the rest ------------------------------------------------------------
-
-    def _grant(self) -> list[Effect]:
-        return self.credits.grant(self.fates.num_spent)
 
     def _reply_drained(self) -> list[Effect]:
         if (request := self._draining) is None or self.storing or self.writing:
@@ -391,7 +390,8 @@ class Buffer:
             "granted_groups": self.credits.granted,
             **self.batches.statistics(),
             "tokens_held": self.batches.num_tokens_held,
-            "tokens_by_account": dict(self.waste.tokens),
+            "tokens_by_account": self.fates.accounts,
+            "tokens_at_risk": self.assembling.num_loss_tokens,
         }
 
     def working_on(self) -> str:

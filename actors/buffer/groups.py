@@ -35,6 +35,8 @@ class Assembly:
     about: About = ABOUT_UNKNOWN
     members: dict[str, tuple[Trajectory, ...]] = field(default_factory=dict)
     """The rows of each."""
+    num_loss_tokens: int = 0
+    """Of all of them."""
 
     @property
     def is_complete(self) -> bool:
@@ -68,7 +70,13 @@ class Assembling:
         if member in assembly.members:
             return None
         assembly.members[member] = rows
+        assembly.num_loss_tokens += sum(map(count_loss_tokens, rows))
         return assembly
+
+    @property
+    def num_loss_tokens(self) -> int:
+        """Of every member that is here: they die with this process, and are sampled again."""
+        return sum(each.num_loss_tokens for each in self.groups.values())
 
     def announced(self) -> list[str]:
         """Groups whose size is known."""

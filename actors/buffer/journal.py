@@ -21,13 +21,23 @@ import msgspec
 import zstandard
 
 from milepost.actors.buffer.groups import StoredGroup, stored_group
-from milepost.actors.buffer.marks import Covered, Fates, Mark, WentOn, decode_mark, encode_mark
+from milepost.actors.buffer.marks import (
+    Accounted,
+    Covered,
+    Fates,
+    Mark,
+    WentOn,
+    decode_mark,
+    encode_mark,
+)
 from milepost.actors.journal import JournalFile, read_records, replace_file
 from milepost.messages.bulk import Bulk
 from milepost.messages.trajectory import Trajectory
 
 ZSTD_LEVEL: Final = 1
 FILE_BYTES_MAX: Final = 64 << 20
+LOST_AT_RESUME: Final = "lost_at_resume"
+"""Account of what was sampled after the checkpoint that a run went on from."""
 MARKS_BYTES_MAX: Final = 8 << 20
 
 
@@ -123,6 +133,7 @@ class GroupJournal:
         """
         self.write((WentOn(version=version),))
         usable: dict[str, StoredGroup] = {}
+        lost: dict[str, int] = {}
         old = self._files()
         for _, path in old:
             for record in read_records(path):
@@ -130,12 +141,16 @@ class GroupJournal:
                 is_known = group.versions is None or group.versions.newest <= version
                 if is_known and self._is_waiting(group.group_id) and len(usable) < groups_max:
                     usable[group.group_id] = group
+                elif self._is_waiting(group.group_id):
+                    lost[group.group_id] = group.num_loss_tokens
         if not old:
             return
         fresh = JournalFile(self._folder / f"groups.{old[-1][0] + 1:06d}")
         fresh.append(map(encode_group, usable.values()))
         fresh.sync()
         fresh.close()
+        if any(lost.values()):
+            self.write((Accounted(tokens={LOST_AT_RESUME: sum(lost.values())}),))
         self._marks.sync()
         for _, path in old:
             path.unlink()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from typing import TypeAlias
@@ -11,6 +12,7 @@ import msgspec
 from milepost.messages.rollout import GroupDropped, GroupsTrained
 
 GONE_MAX = 65_536
+TRAINED = "trained"
 
 
 class _Mark(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -23,6 +25,8 @@ class Handed(_Mark, frozen=True, kw_only=True):
     step: int
     version: int
     groups: tuple[str, ...]
+    tokens: int = 0
+    """With loss, of all of them."""
 
 
 class Spent(_Mark, frozen=True, kw_only=True):
@@ -31,6 +35,8 @@ class Spent(_Mark, frozen=True, kw_only=True):
     step: int
     version: int
     groups: tuple[str, ...]
+    tokens: int = 0
+    """With loss, of all of them; 0 when the same is said again."""
 
 
 class Gone(_Mark, frozen=True, kw_only=True):
@@ -39,6 +45,12 @@ class Gone(_Mark, frozen=True, kw_only=True):
     group: str
     reason: str
     consumed: bool = False
+
+
+class Accounted(_Mark, frozen=True, kw_only=True):
+    """Sampled tokens ended in these accounts, since the last such mark; none of them is trained."""
+
+    tokens: dict[str, int]
 
 
 class Covered(_Mark, frozen=True, kw_only=True):
@@ -62,9 +74,11 @@ class Whole(_Mark, frozen=True, kw_only=True):
     handed: tuple[Handed, ...]
     checkpoints: tuple[int, ...]
     version: int
+    tokens: dict[str, int] = {}
+    trained_tokens: dict[int, int] = {}
 
 
-Mark: TypeAlias = Handed | Spent | Gone | Covered | WentOn | Whole
+Mark: TypeAlias = Handed | Spent | Gone | Accounted | Covered | WentOn | Whole
 
 encode_mark = msgspec.json.encode
 _decoder = msgspec.json.Decoder(Mark)
@@ -95,11 +109,22 @@ class Fates:
     checkpoints: tuple[int, ...] = ()
     version: int = 0
     """Batches trained since the run began."""
+    tokens: Counter[str] = field(default_factory=Counter)
+    """Account -> sampled tokens that ended there since the run began."""
+    trained_tokens: dict[int, int] = field(default_factory=dict)
+    """Version -> tokens trained for it, where a resume may still make them untrained."""
 
     @property
     def num_spent(self) -> int:
         """Groups trained, or refused at the trainer's door, since the run began."""
         return self.num_spent_before + len(self.trained)
+
+    @property
+    def accounts(self) -> dict[str, int]:
+        """Account -> sampled tokens since the run began, `trained` among them."""
+        pending = sum(self.trained_tokens.values())
+        whole = self.tokens + Counter({TRAINED: pending} if pending else {})
+        return {name: count for name, count in whole.items() if count}
 
     @property
     def oldest_checkpoint(self) -> int:
@@ -129,6 +154,10 @@ class Fates:
                 self.handed.pop(mark.step, None)
                 self.trained.update(dict.fromkeys(mark.groups, mark.version))
                 self.version = max(self.version, mark.version)
+                if mark.tokens:
+                    self.trained_tokens[mark.version] = mark.tokens
+            case Accounted():
+                self.tokens.update(mark.tokens)
             case Gone():
                 # The trainer says a refusal again when it cannot know that it was heard.
                 self.num_spent_before += mark.consumed and mark.group not in self.gone
@@ -143,9 +172,13 @@ class Fates:
                 for each in self.handed.values():
                     if each.version < mark.version:
                         self.trained.update(dict.fromkeys(each.groups, each.version + 1))
+                        self.trained_tokens[each.version + 1] = each.tokens
                 self.checkpoints = tuple(at for at in self.checkpoints if at <= mark.version)
                 self.handed.clear()
                 self.version = mark.version
+                # What was trained after it waits in the journal once more.
+                kept = {at: n for at, n in self.trained_tokens.items() if at <= mark.version}
+                self.trained_tokens = kept
             case Whole():
                 self.num_spent_before = mark.num_spent_before
                 self.trained = dict(mark.trained)
@@ -153,6 +186,8 @@ class Fates:
                 self.handed = {each.step: each for each in mark.handed}
                 self.checkpoints = mark.checkpoints
                 self.version = mark.version
+                self.tokens = Counter(mark.tokens)
+                self.trained_tokens = dict(mark.trained_tokens)
 
     def forget(self, keep: Collection[str] = ()) -> None:
         """Drop the names that no resume can ask for, but for those in `keep`.
@@ -165,6 +200,8 @@ class Fates:
         for name in forgotten:
             del self.trained[name]
         self.num_spent_before += len(forgotten)
+        for version in [at for at in self.trained_tokens if at <= oldest]:
+            self.tokens[TRAINED] += self.trained_tokens.pop(version)
         excess = len(self.gone) - GONE_MAX
         for name in [name for name in self.gone if name not in keep][: max(0, excess)]:
             del self.gone[name]
@@ -178,4 +215,6 @@ class Fates:
             handed=tuple(self.handed.values()),
             checkpoints=self.checkpoints,
             version=self.version,
+            tokens=dict(self.tokens),
+            trained_tokens=dict(self.trained_tokens),
         )

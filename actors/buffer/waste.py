@@ -7,16 +7,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
 
+from milepost.actors.buffer.marks import Accounted
 from milepost.actors.buffer.staleness import count_loss_tokens
 from milepost.messages.trajectory import Trajectory
 
 
 @dataclass(slots=True)
 class Waste:
-    """Totals since the process started, and counts since the last batch."""
+    """Counts on their way into the journal, whose sums are in `Fates`; and since the last batch."""
 
-    tokens: Counter[str] = field(default_factory=Counter)
-    """Account -> sampled tokens."""
+    unwritten: Counter[str] = field(default_factory=Counter)
+    """Account -> sampled tokens that no mark tells of yet."""
     window_tokens: Counter[str] = field(default_factory=Counter)
     window_filtered: Counter[str] = field(default_factory=Counter)
     window_stale: int = 0
@@ -28,20 +29,21 @@ class Waste:
 
     def add(self, account: str, trajectories: Sequence[Trajectory]) -> None:
         """These trajectories end in this account."""
-        count = sum(map(count_loss_tokens, trajectories))
-        self.tokens[account] += count
-        self.window_tokens[account] += count
+        self.report({account: sum(map(count_loss_tokens, trajectories))})
         if self.heard is not None:
             self.heard.append((account, trajectories))
 
-    def trained(self, num_tokens: int) -> None:
-        """These tokens were trained: no waste, and so in no window."""
-        self.tokens["trained"] += num_tokens
-
     def report(self, tokens: Mapping[str, int]) -> None:
-        """A session actor says where tokens ended that it did not deliver here."""
-        self.tokens.update(tokens)
-        self.window_tokens.update(tokens)
+        """Tokens ended here, or where somebody else says."""
+        some = {name: count for name, count in tokens.items() if count}
+        self.unwritten.update(some)
+        self.window_tokens.update(some)
+
+    def take_marks(self) -> tuple[Accounted, ...]:
+        """What the journal is to be told; nothing when nothing has ended."""
+        tokens = dict(self.unwritten)
+        self.unwritten.clear()
+        return (Accounted(tokens=tokens),) if tokens else ()
 
     def count_filtered(self, reason: str) -> None:
         """A group was dropped when it was put."""

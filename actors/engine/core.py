@@ -106,6 +106,10 @@ class Engine:
         self._num_scores = 0
         self._num_finished = 0
         self._num_refused = 0
+        self._tokens_answered = 0
+        self._tokens_unheard = 0
+        self._unheard: set[str] = set()
+        """Requests in flight whose askers died."""
         self._now_s = 0.0
 
     def start(self, now_s: float) -> list[Effect]:
@@ -154,6 +158,8 @@ class Engine:
             "requests_refused": self._num_refused,
             "weights_activated": self._epochs.num_activated,
             "last_pause_s": self._epochs.last_pause_s,
+            "tokens_answered": self._tokens_answered,
+            "accounts_untold": {"unheard": self._tokens_unheard} if self._tokens_unheard else {},
         }
 
     def working_on(self) -> str:
@@ -268,6 +274,7 @@ class Engine:
     def _peer_restarted(self, actor: str) -> list[Effect]:
         """Nobody waits for the answers of a process that died."""
         lost = [key for key, entry in self._in_flight.items() if entry.request.source == actor]
+        self._unheard.update(lost)
         effects: list[Effect] = [AbortOrder("abort", tuple(lost))] if lost else []
         if actor == self._publisher:
             effects += self._epochs.forget()
@@ -291,8 +298,13 @@ class Engine:
         entry = self._in_flight.pop(outcome.key)
         self._parts.close(outcome.key)
         self._num_finished += 1
+        is_unheard = outcome.key in self._unheard
+        self._unheard.discard(outcome.key)
         match outcome:
             case Finished():
+                count = len(outcome.token_ids)
+                self._tokens_answered += count
+                self._tokens_unheard += count if is_unheard else 0
                 return Reply(entry.request, self._generated(outcome))
             case ScoreFinished(_, logprobs, version):
                 rows = tuple(to_bulk(row) for row in logprobs)

@@ -128,8 +128,13 @@ class Wired:
         self._core.validate()
 
     def statistics(self) -> dict[str, object]:
-        """The core's and the backend's."""
-        return {**self._core.statistics(), **self._backend.statistics()}
+        """The core's and the backend's; and what was sampled and told nobody yet."""
+        told = self._core.statistics()
+        found = {**told, **self._backend.statistics()}
+        sampled, answered = found.get("generated_tokens", 0), told["tokens_answered"]
+        assert isinstance(sampled, int)
+        assert isinstance(answered, int)
+        return {**found, "tokens_at_risk": max(0, sampled - answered)}
 
     def working_on(self) -> str:
         """As the core's."""

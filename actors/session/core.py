@@ -278,6 +278,9 @@ class SessionCore:
                 return self._endings.undelivered(key, to, reason, now_s)
             case "rows":
                 return self._imports.undelivered(key, to, reason)
+            case "accounts":
+                self._desk.accounts_missed(key)
+                return []
             case _:
                 # An engine that could not be told to stop or to forget is dead.
                 return []
@@ -285,6 +288,9 @@ class SessionCore:
     def _taken(self, key: str) -> list[Effect]:
         if key.startswith("rows/"):
             return self._imports.taken(key)
+        if key.startswith("accounts/"):
+            self._desk.accounts_taken(key)
+            return []
         return self._endings.taken(key)
 
     def _woken(self, key: str) -> list[Effect]:
@@ -331,7 +337,7 @@ class SessionCore:
         if busy or self._draining is None:
             return []
         request, self._draining = self._draining, None
-        return [Reply(request, Drained(actor=self._desk.name))]
+        return [*self._desk.tell_accounts(), Reply(request, Drained(actor=self._desk.name))]
 
     def _in_flight(self) -> Counter[Stage]:
         sessions = self._sessions.values()
@@ -359,6 +365,8 @@ class SessionCore:
             "engine_sessions": self._desk.pool.loads,
             "engines_failed": self._desk.pool.failed,
             **asdict(self._desk.counters),
+            "accounts_untold": self._desk.accounts_untold,
+            "tokens_at_risk": sum(each.tokens_at_risk for each in self._sessions.values()),
         }
 
     def working_on(self) -> str:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from milepost.actors.session.text.rendering import Renderer
     from milepost.actors.session.work import RenderText, TextWork
 
+ACCOUNTS = "accounts"
 FORGET_KEY = "forget"
 DIGESTS_MAX = 1024
 """No reply lives through as many publications."""
@@ -56,6 +57,8 @@ class Desk:
     _serial: int = 0
     _forgotten: dict[str, list[str]] = field(default_factory=dict)
     _accounts_told: dict[str, int] = field(default_factory=dict)
+    _accounts_sent: dict[str, dict[str, int]] = field(default_factory=dict)
+    """On their way, by key."""
 
     def published(self, version: int, digest: str) -> None:
         """All engines serve this version."""
@@ -70,13 +73,31 @@ class Desk:
         self._serial += 1
         return f"{kind}/{self._serial}"
 
-    def tell_accounts(self) -> list[Effect]:
-        """Where tokens ended since the last time, for the waste statement of each step."""
+    @property
+    def accounts_untold(self) -> dict[str, int]:
+        """Where tokens ended since the buffer was told last: they die with this process."""
         told, accounts = self._accounts_told, self.counters.accounts
         fresh = {name: total - told.get(name, 0) for name, total in accounts.items()}
-        self._accounts_told = dict(accounts)
-        fresh = {name: count for name, count in fresh.items() if count}
-        return [Tell("buffer", TokensAccounted(tokens=fresh))] if fresh else []
+        return {name: count for name, count in fresh.items() if count}
+
+    def tell_accounts(self) -> list[Effect]:
+        """Where tokens ended since the last time, for the waste statement of each step."""
+        fresh = self.accounts_untold
+        self._accounts_told = dict(self.counters.accounts)
+        if not fresh:
+            return []
+        key = self.key(ACCOUNTS)
+        self._accounts_sent[key] = fresh
+        return [Tell("buffer", TokensAccounted(tokens=fresh), key, confirm=True)]
+
+    def accounts_taken(self, key: str) -> None:
+        """The buffer has them."""
+        del self._accounts_sent[key]
+
+    def accounts_missed(self, key: str) -> None:
+        """It has not: they are told with the next ones."""
+        for name, count in self._accounts_sent.pop(key).items():
+            self._accounts_told[name] -= count
 
     def try_render(self, work: RenderText, now_s: float) -> object | None:
         """As `try_inline`; texts of middling size take the spare time of the event loop."""

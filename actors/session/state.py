@@ -122,6 +122,13 @@ class Session:
         """A turn was committed: what was refused before it does not matter any more."""
         self.refused_by = self.fault = ""
 
+    @property
+    def tokens_at_risk(self) -> int:
+        """Sampled tokens that are here and in no account: they die with this process."""
+        if self.ending is not None and self.ending.rows:
+            return sum(bytes(row.loss_mask.data).count(1) for row in self.ending.rows)
+        return self.record.num_sampled_tokens
+
     def has(self, flight: Flight) -> bool:
         """False when the turn was stopped meanwhile."""
         return self.flights.get(flight.epoch) is flight

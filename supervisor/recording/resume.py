@@ -8,8 +8,10 @@ from typing import Any, Final
 import orjson
 
 from milepost.supervisor.cleanup.registry import PRIVATE
-from milepost.supervisor.cleanup.unfinished import write_open_step
+from milepost.supervisor.cleanup.unfinished import SUMMARY, write_open_step
 
+EARLIER_SUMMARY: Final = f"{PRIVATE}/earlier_{SUMMARY}"
+"""Of the life before this one."""
 SUPERSEDED: Final = f"{PRIVATE}/superseded.jsonl"
 """Objects taken out of metrics.jsonl, kept for whoever asks what was there."""
 
@@ -62,3 +64,12 @@ def earlier_events(run_folder: Path) -> list[dict[str, Any]]:
         return []
     lines = path.read_bytes().splitlines(keepends=True)
     return [orjson.loads(line) for line in lines if line.endswith(b"\n")]
+
+
+def earlier_statistics(run_folder: Path) -> dict[str, dict[str, Any]]:
+    """What each actor counted at the end of the run's last life; nothing if that was killed."""
+    path = run_folder / EARLIER_SUMMARY
+    if not path.exists():
+        return {}
+    found: dict[str, dict[str, Any]] = orjson.loads(path.read_bytes()).get("statistics", {})
+    return found

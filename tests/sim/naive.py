@@ -43,6 +43,7 @@ class TellsBeforeItWrites(Buffer):
     def _mark(
         self, marks: tuple[Mark, ...], then: list[Effect], *, covered: bool = False
     ) -> list[Effect]:
+        marks = (*self.waste.take_marks(), *marks)
         self.fates.apply_all(marks)
         return [*then, WriteMarks("marks/", marks, covered)]
 

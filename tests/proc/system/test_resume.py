@@ -24,6 +24,9 @@ from proc.system.harness import (
     lrs,
 )
 
+from milepost.launch.accounts import account_of
+from milepost.launch.commands.account import read_statistics
+
 pytestmark = pytest.mark.timeout(900)
 HELD = "proc.system.agents:Held"
 
@@ -48,7 +51,18 @@ def run_to_the_end(start: Start, launch: Launch) -> SystemRun:
     check_metrics(run, start.steps)
     ledger = check_balance(run, start.steps)
     assert ledger.num_trained == start.steps * GROUPS
+    check_account(run)
     return run
+
+
+def check_account(run: SystemRun) -> None:
+    """The books are of the whole run, though each life's processes counted from zero."""
+    account = account_of(read_statistics(run.folder))
+    assert account is not None
+    trained = sum(int(line["train/loss_tokens"]) for line in run.steps())
+    assert account.tokens["trained"] == trained
+    assert account.tokens["lost_at_resume"] > 0, "every life ended with work in flight"
+    assert (account.trained, account.balance) == (run.num_steps * GROUPS, 0)
 
 
 def killed(run: SystemRun, victim: str) -> None:

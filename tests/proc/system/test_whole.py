@@ -72,13 +72,15 @@ def check_summary(run: SystemRun) -> None:
 
 def check_account(run: SystemRun) -> None:
     """The folder alone tells where every group and every sampled token of the run ended."""
-    account = account_of(read_statistics(run.folder))
+    statistics = read_statistics(run.folder)
+    account = account_of(statistics)
     assert account is not None
     assert (account.balance, account.open, account.dropped) == (0, 0, {})
     trained = sum(int(line["train/loss_tokens"]) for line in run.steps())
     assert account.tokens["trained"] == trained
     assert account.tokens["evaluated"] > 0
     assert account.tokens.keys() <= {"trained", "evaluated", "abandoned", "under_way"}, account
+    assert sum(account.tokens.values()) == statistics["engine-0"]["generated_tokens"]
 
 
 def check_tensorboard(run: SystemRun) -> None:

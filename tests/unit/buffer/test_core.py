@@ -66,7 +66,7 @@ def test_a_member_that_comes_twice_counts_once() -> None:
     assert play.stored_names() == []
     play.deliver(row("g0000000.1", 0), row("g0000000.1", 0))
     assert play.stored_names() == ["g0000000"]
-    assert play.core.waste.tokens["late_duplicate"] == 2
+    assert play.core.fates.accounts["late_duplicate"] == 2
 
 
 def test_a_smaller_group_may_be_complete_at_once() -> None:
@@ -81,7 +81,7 @@ def test_a_filtered_group_is_dropped_with_its_reason_and_its_tokens_are_accounte
     play = Play(settings(filters=(lambda seen: "too_easy" if min(seen.rewards) > 0 else "",)))
     play.put("g0", rewards=(1.0, 1.0))
     assert play.dropped() == [("g0", "too_easy", False)]
-    assert play.core.waste.tokens == {"filtered_too_easy": 2}
+    assert play.core.fates.accounts == {"filtered_too_easy": 2}
     play.put("g1")
     play.put("g2")
     metrics = play.batch(play.request(0)).metrics

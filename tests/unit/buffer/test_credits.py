@@ -90,7 +90,7 @@ def test_a_group_beyond_the_limit_is_dropped_as_soon_as_a_version_makes_it_so() 
     assert play.dropped() == []
     publish(play, 2)
     assert play.dropped() == [("g0", "stale", False)]
-    assert play.core.waste.tokens == {"dropped_stale": 2}
+    assert play.core.fates.accounts == {"dropped_stale": 2}
 
 
 def test_a_group_that_comes_too_late_is_never_handed_out() -> None:
