@@ -19,8 +19,16 @@ from typing import Final
 
 from milepost.actors.effects import Ask, Effect, Tell, Wake
 from milepost.actors.rollout.agents import AgentPool, Slot
+from milepost.actors.rollout.counters import FlightCounters
 from milepost.actors.rollout.cursor import PromptOrder
-from milepost.actors.rollout.groups import IN_FLIGHT, Group, Member, Stage, member_of
+from milepost.actors.rollout.groups import (
+    IN_FLIGHT,
+    Group,
+    Member,
+    Stage,
+    member_of,
+    oldest_missing,
+)
 from milepost.actors.rollout.ledger import Place, group_name
 from milepost.actors.rollout.settings import RolloutSettings
 from milepost.configs.seeds import derive_seed
@@ -31,27 +39,6 @@ from milepost.messages.shared import Purpose, SamplingParams
 
 OLDEST_MAX: Final = 16
 """Members that a heartbeat names."""
-
-
-@dataclass(slots=True)
-class FlightCounters:
-    """Totals since the process started, for the waste statement and the monitor."""
-
-    episodes_ended: int = 0
-    episodes_failed: int = 0
-    episodes_lost: int = 0
-    episodes_retried: int = 0
-    groups_given_up: int = 0
-    """Groups dropped since one of their episodes failed or was lost too often."""
-    groups_made_smaller: int = 0
-    """Members that failed and were left out of their group (`failed = "smaller_group"`)."""
-    siblings_abandoned: int = 0
-    late_duplicates: int = 0
-    leases_expired: int = 0
-    tokens_delivered: int = 0
-    tokens_sampled: int = 0
-    turns_failed: int = 0
-    """Turns of failed episodes: generated, never trained."""
 
 
 @dataclass(slots=True)
@@ -346,6 +333,7 @@ class Flight:
             "queued": len(self._queue),
             "running": len(self.pool),
             "owners": self._owners(),
+            "oldest_missing": oldest_missing(self.groups.values()),
             "oldest": self._oldest(),
             **{name: getattr(self.counters, name) for name in FlightCounters.__slots__},
         }

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
+from heapq import nsmallest
+from typing import Any, Final
 
 from milepost.actors.rollout.ledger import Place
+
+MISSING_TOLD: Final = 5
+"""Members named in every heartbeat."""
 
 
 class Stage(StrEnum):
@@ -87,3 +92,14 @@ def member_of(trajectory_id: str) -> tuple[str, int]:
     """Group name and member index of a trajectory id; `("", -1)` for one we never gave out."""
     group, _, index = trajectory_id.rpartition(".")
     return (group, int(index)) if index.isdecimal() else ("", -1)
+
+
+def oldest_missing(groups: Iterable[Group]) -> list[dict[str, Any]]:
+    """Members that batches wait for longest: who has each, and since when."""
+    missing = (
+        (member.since_s, group.trajectory_id(member), str(member.stage), member.owner)
+        for group in groups
+        for member in group.missing()
+    )
+    names = ("since_s", "trajectory_id", "stage", "owner")
+    return [dict(zip(names, each, strict=True)) for each in nsmallest(MISSING_TOLD, missing)]

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import asdict
+from itertools import islice
 from typing import TYPE_CHECKING, assert_never
 
 from msgspec.structs import replace
@@ -70,6 +71,8 @@ if TYPE_CHECKING:
     NewRecord = Callable[[Collection[str]], Record]
 
 DRAIN_KEY = "drain"
+OLDEST_TOLD = 32
+"""Conversations named in every heartbeat: those that were opened first."""
 DRAIN_SHARE = 0.8
 """Of the time a drain has, what turns in flight get before they are stopped."""
 
@@ -365,6 +368,7 @@ class SessionCore:
             "engine_sessions": self._desk.pool.loads,
             "engines_failed": self._desk.pool.failed,
             **asdict(self._desk.counters),
+            "oldest": [each.place() for each in islice(self._sessions.values(), OLDEST_TOLD)],
             "accounts_untold": self._desk.accounts_untold,
             "tokens_at_risk": sum(each.tokens_at_risk for each in self._sessions.values()),
         }

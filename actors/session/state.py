@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from milepost.actors.session.families import Seam
 
@@ -121,6 +121,22 @@ class Session:
     def served(self) -> None:
         """A turn was committed: what was refused before it does not matter any more."""
         self.refused_by = self.fault = ""
+
+    def place(self) -> dict[str, Any]:
+        """Where the conversation is: which turn, who works on it, and since when."""
+        flight = next(iter(self.flights.values()), None)
+        turn, at, since_s = self.record.num_turns + 1, "agent", self.active_s
+        if flight is not None:
+            turn, at, since_s = flight.plan.base_turns + 1, flight.stage.value, flight.since_s
+        elif self.ending is not None:
+            turn, at = self.record.num_turns, "delivery"
+        return {
+            "trajectory_id": self.spec.trajectory_id,
+            "turn": turn,
+            "at": at,
+            "engine": self.engine,
+            "since_s": since_s,
+        }
 
     @property
     def tokens_at_risk(self) -> int:

@@ -1,12 +1,14 @@
 """Says what an actor waits for or does, since when and until when; of all actors without a name.
 
 The words are the actor's own, as of its last heartbeat. Actors that are silent, late or dead come
-first. Read-only.
+first; then the trajectories that batches wait for longest, each with its agent, its turn, and since
+when. Read-only.
 """
 
 from __future__ import annotations
 
 import argparse
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
@@ -28,6 +30,8 @@ TROUBLE: Final = frozenset(
     {"late", "stalled", "restarted", "failed", "refused", "not_taken", "guard", "killed"}
 )
 EVENTS_MAX: Final = 5
+WAITS: Final = ("trainer", "buffer", "rollout")
+"""Kinds of actors that wait for trajectories."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -47,7 +51,10 @@ def _run(arguments: argparse.Namespace) -> int:
 
     def lines(snapshot: Snapshot) -> list[str]:
         actors = chosen(snapshot.actors, arguments.actor)
-        return list(lines_of(snapshot.run, actors, snapshot.events))
+        told = list(lines_of(snapshot.run, actors, snapshot.events))
+        if (arguments.actor or WAITS[0]).startswith(WAITS):
+            told += missing_lines(snapshot.actors, time.monotonic())
+        return told
 
     def facts(snapshot: Snapshot) -> dict[str, Any]:
         keys = ("actor", "state", "state_s", "heard_s", "progress_s", "working_on")
@@ -55,6 +62,7 @@ def _run(arguments: argparse.Namespace) -> int:
         return {
             "run": snapshot.run,
             "actors": [{key: actor[key] for key in keys} for actor in actors],
+            "missing": list(missing(snapshot.actors)),
             "trouble": trouble(snapshot.events),
         }
 
@@ -98,6 +106,41 @@ def lines_of(
         yield f"{mark} {actor['actor']} ({actor['state']}{_silence(actor)}): {doing}"
     for event in trouble(events):
         yield f"  {event['source']} {event['kind']}: {event['text']}"
+
+
+def missing(actors: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Trajectories that batches wait for longest; `place` says their turn, where one is known."""
+    places = {
+        place["trajectory_id"]: place
+        for actor in actors
+        if actor["actor"].startswith("session-")
+        for place in actor["statistics"].get("oldest", ())
+    }
+    for actor in actors:
+        for member in actor["statistics"].get("oldest_missing", ()):
+            yield {**member, "place": places.get(member["trajectory_id"])}
+
+
+def missing_lines(actors: Sequence[Mapping[str, Any]], now_s: float) -> Iterator[str]:
+    """The same as lines: each with its agent, its turn, and since when.
+
+    Args:
+        actors: of a snapshot.
+        now_s: monotonic time of this machine, which is that of its actors.
+    """
+    for each in missing(actors):
+        age = seconds(max(0.0, now_s - each["since_s"]))
+        said = f"  missing {each['trajectory_id']}: {each['stage']} at {each['owner']} for {age}"
+        yield said + _turn(each["place"], now_s)
+
+
+def _turn(place: Mapping[str, Any] | None, now_s: float) -> str:
+    if place is None:
+        return ""
+    age = seconds(max(0.0, now_s - place["since_s"]))
+    words = {"agent": "its agent works", "delivery": "its row is being delivered"}
+    doing = words.get(place["at"], f"{place['at']} on {place['engine'] or 'no engine yet'}")
+    return f"; turn {place['turn']}: {doing} for {age}"
 
 
 def trouble(events: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:

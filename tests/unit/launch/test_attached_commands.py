@@ -89,6 +89,27 @@ def test_why_puts_the_silent_first_and_shows_the_last_troubles() -> None:
     ]
 
 
+def test_why_names_the_missing_trajectory_its_agent_its_turn_and_since_when() -> None:
+    """One of 512 is missing: which, where, doing what, for how long."""
+    waiting = {
+        "oldest_missing": [
+            {"since_s": 40.0, "trajectory_id": "g7.3", "stage": "running", "owner": "agent-1"},
+            {"since_s": 90.0, "trajectory_id": "g9.0", "stage": "queued", "owner": "rollout"},
+        ]
+    }
+    place = {"turn": 22, "at": "agent", "engine": "engine-0", "since_s": 70.0}
+    open_ones = {"oldest": [{"trajectory_id": "g7.3", **place}]}
+    actors = [actor("rollout", statistics=waiting), actor("session-0", statistics=open_ones)]
+    assert list(why.missing_lines(actors, 100.0)) == [
+        "  missing g7.3: running at agent-1 for 60.0s; turn 22: its agent works for 30.0s",
+        "  missing g9.0: queued at rollout for 10.0s",
+    ]
+    place |= {"at": "generate"}
+    open_ones["oldest"] = [{"trajectory_id": "g7.3", **place}]
+    (first, _) = why.missing_lines(actors, 100.0)
+    assert first.endswith("turn 22: generate on engine-0 for 30.0s")
+
+
 def test_why_of_an_unknown_actor_names_the_known_ones() -> None:
     with pytest.raises(NotServed, match="no actor 'engine', there are: engine-0"):
         why.chosen([actor("engine-0")], "engine")
