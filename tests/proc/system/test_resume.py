@@ -61,7 +61,6 @@ def check_account(run: SystemRun) -> None:
     assert account is not None
     trained = sum(int(line["train/loss_tokens"]) for line in run.steps())
     assert account.tokens["trained"] == trained
-    assert account.tokens["lost_at_resume"] > 0, "every life ended with work in flight"
     assert (account.trained, account.balance) == (run.num_steps * GROUPS, 0)
 
 
