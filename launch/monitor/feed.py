@@ -57,6 +57,7 @@ class Feed:
         self._wanted = wanted
         self._stay = stay
         self._tap = secrets.token_hex(4)
+        self._run_id = ""
 
     async def run(self) -> str:
         """Follow the run.
@@ -66,28 +67,32 @@ class Feed:
         """
         following = asyncio.create_task(self._follow(), name="follow")
         await _first_of(following, asyncio.create_task(self._read(), name="records"))
-        await self._catch_up()
+        while await self._read_piece():
+            pass  # the last lines, which were written while the run ended
         return following.result()
 
     # ---- files ---------------------------------------------------------------------------
 
     async def _read(self) -> None:
         while True:
-            more = True
-            while more:
-                recorded = await asyncio.to_thread(self._records.read)
-                if recorded is not None:
-                    self._take(recorded)
-                # A long history comes in pieces; the screen is drawn between them.
-                more = recorded is not None and len(recorded.steps) > 1
+            # A long history comes in pieces; the screen is drawn between them.
+            while await self._read_piece() > 1:
+                pass
             if log := self._wanted().log:
                 self._take(await asyncio.to_thread(self._records.log, log))
             await asyncio.sleep(READ_S)
 
-    async def _catch_up(self) -> None:
-        """The last lines, which were written while the run ended."""
-        while (recorded := await asyncio.to_thread(self._records.read)) is not None:
-            self._take(recorded)
+    async def _read_piece(self) -> int:
+        """Steps and events that were new; an open step is new whenever it has grown."""
+        try:
+            recorded = await asyncio.to_thread(self._records.read)
+        except OSError as error:
+            self._take(Silent(reason=f"the run folder cannot be read: {error}"))
+            return 0
+        if recorded is None:
+            return 0
+        self._take(recorded)
+        return len(recorded.steps) + len(recorded.events)
 
     # ---- the supervisor ------------------------------------------------------------------
 
@@ -95,7 +100,7 @@ class Feed:
         gone_s = 0.0
         while True:
             try:
-                run = await asyncio.to_thread(find_run, self._folder)
+                run = await asyncio.to_thread(find, self._folder)
             except Unreachable as error:
                 ended = await asyncio.to_thread(self._records.ended)
                 self._take(ended or Silent(reason=str(error)))
@@ -105,6 +110,9 @@ class Feed:
                 await asyncio.sleep(READ_S)
                 continue
             gone_s = 0.0
+            if self._run_id and run.run_id != self._run_id:
+                self._records.rewind()
+            self._run_id = run.run_id
             self._take(Attached(run_id=run.run_id))
             await self._attached(run)
 
@@ -141,7 +149,7 @@ class Feed:
                     continue
                 quiet_s += QUIET_S
                 try:
-                    found = await asyncio.to_thread(find_run, self._folder)
+                    found = await asyncio.to_thread(find, self._folder)
                 except Unreachable:
                     return
                 if found.run_id != run.run_id:
@@ -203,6 +211,18 @@ class Feed:
             return None  # it restarts, or the run ends; the snapshots tell
 
 
+def find(folder: Path) -> Run:
+    """How to reach the run of this folder.
+
+    Raises:
+        Unreachable: it has ended, its supervisor is gone, or the folder cannot be read any more.
+    """
+    try:
+        return find_run(folder)
+    except (OSError, ValueError, KeyError) as error:
+        raise Unreachable(f"the run folder cannot be read: {error!r}") from error
+
+
 async def _first_of(*tasks: asyncio.Task[Any]) -> None:
     """Until one has ended; the others are cancelled, and what it raised is raised."""
     try:
@@ -245,7 +265,7 @@ async def look_once(folder: Path, records: Records, take: Callable[[Update], Non
     while (recorded := await asyncio.to_thread(records.read)) is not None:
         take(recorded)
     try:
-        run = await asyncio.to_thread(find_run, folder)
+        run = await asyncio.to_thread(find, folder)
     except Unreachable:
         ended = await asyncio.to_thread(records.ended)
         if ended is None:

@@ -142,12 +142,12 @@ class Model:
 
     def _attached(self, run_id: str) -> None:
         if self.run_id and run_id != self.run_id:
-            # Resumed: other processes under the same names, and their counters begin again.
+            # Resumed: other processes under the same names, and their counters begin again. The
+            # records do not: the feed tells them anew.
             self.served.clear()
             self.depths.clear()
             self._since = Since()
             self._snapshot_metrics = {}
-            self._forget_records()
         self.run_id, self.silent, self.summary = run_id, "", None
 
     def _heard(self, update: Heard) -> None:

@@ -47,6 +47,10 @@ class Tail:
         self._offset += len(whole)
         return [found for each in whole.splitlines() if (found := _object(each))], anew
 
+    def rewind(self) -> None:
+        """Begin again with the first line."""
+        self._offset = 0
+
     def _is_another(self, descriptor: int) -> bool:
         facts = os.fstat(descriptor)
         before, self._inode = self._inode, facts.st_ino
@@ -72,6 +76,7 @@ class Records:
     metrics: Tail
     events: Tail
     _open_step: bytes = b""
+    _again: bool = False
 
     @classmethod
     def of(cls, folder: Path) -> Records:
@@ -104,12 +109,26 @@ class Records:
 
     def read(self) -> Recorded | None:
         """What was written since the last time; the step that is still open at the end."""
+        if again := self._again:
+            self._again = False
+            self.metrics.rewind()
+            self.events.rewind()
         steps, steps_anew = self.metrics.read()
         events, events_anew = self.events.read()
+        if steps_anew != events_anew:
+            # Both are told anew or none: what is void of the one would be missed of the other.
+            self._again = True
+            return self.read()
+        if anew := again or steps_anew:
+            self._open_step = b""
         steps += self._still_open()
-        if not steps and not events and not (steps_anew or events_anew):
+        if not steps and not events and not anew:
             return None
-        return Recorded(steps=tuple(steps), events=tuple(events), anew=steps_anew or events_anew)
+        return Recorded(steps=tuple(steps), events=tuple(events), anew=anew)
+
+    def rewind(self) -> None:
+        """Tell everything once more at the next reading: the run was resumed."""
+        self._again = True
 
     def _still_open(self) -> Iterator[dict[str, Any]]:
         try:

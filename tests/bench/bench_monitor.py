@@ -92,7 +92,7 @@ def run(folder: Path) -> Iterator[subprocess.Popen[bytes]]:
 
 def until_attachable(folder: Path) -> None:
     """Wait until the supervisor says how to attach."""
-    end_s = time.monotonic() + 120
+    end_s = time.monotonic() + 600
     while not (folder / ".milepost/run.json").exists():
         assert time.monotonic() < end_s
         time.sleep(0.05)

@@ -122,6 +122,7 @@ def test_another_life_of_the_run_begins_with_other_counters() -> None:
     assert not model.served
     assert not model.depths
     assert model.run_id == "resumed"
+    assert model.events, "what happened before the resume still happened"
 
 
 def test_an_engine_is_drawn_from_when_its_version_changed() -> None:

@@ -11,6 +11,8 @@ from unit.monitor.kit import event, step
 
 from milepost.configs.dump import dump_topology
 from milepost.configs.load import load_topology
+from milepost.launch.attach import Unreachable
+from milepost.launch.monitor.feed import find
 from milepost.launch.monitor.records import Records
 
 
@@ -77,6 +79,38 @@ def test_files_that_a_resume_cut_back_are_read_anew(folder: Path) -> None:
     assert [each["step"] for each in found.steps] == [1, 2, 3]
 
 
+def test_a_resumed_run_is_told_from_its_beginning(folder: Path) -> None:
+    """Its clock begins again, its history does not: steps and events of both lives are shown."""
+    records = Records.of(folder)
+    write(folder, "metrics.jsonl", step(1), step(2))
+    write(folder, "events.jsonl", event("begun", "first"))
+    (folder / ".milepost/open_step.json").write_text(json.dumps(step(3)))
+    records.read()
+    records.rewind()
+    write(folder, "events.jsonl", event("begun", "second"))
+    found = records.read()
+    assert found is not None
+    assert found.anew
+    assert [each["step"] for each in found.steps] == [1, 2, 3]
+    assert [each["text"] for each in found.events] == ["first", "second"]
+    assert records.read() is None
+
+
+def test_events_are_told_anew_when_only_the_steps_were_cut_back(folder: Path) -> None:
+    """What was read before is void as a whole; half of it would be lost for good."""
+    records = Records.of(folder)
+    write(folder, "metrics.jsonl", step(1), step(2))
+    write(folder, "events.jsonl", event("begun", "first"))
+    records.read()
+    write(folder, "draft", step(1))
+    (folder / "draft").replace(folder / "metrics.jsonl")
+    found = records.read()
+    assert found is not None
+    assert found.anew
+    assert [each["step"] for each in found.steps] == [1]
+    assert [each["text"] for each in found.events] == ["first"]
+
+
 def test_a_line_that_is_no_object_is_passed_over(folder: Path) -> None:
     """A disk that was full in the middle of a line leaves one behind."""
     write(folder, "metrics.jsonl", step(1))
@@ -115,6 +149,16 @@ def test_the_limits_of_the_lamps_come_from_the_topology_that_runs(folder: Path) 
     assert (about.staleness_max, about.stale_is_corrected) == (3, False)
     assert (about.guard_max, about.difference_max) == (0.05, 1e-4)
     assert about.success == "rollout/solved"
+
+
+def test_a_folder_that_vanished_or_broke_is_a_reason_and_no_crash(folder: Path) -> None:
+    """A disk that went away ends neither the run nor the monitor; it says what it cannot read."""
+    with pytest.raises(Unreachable, match="holds no run"):
+        find(folder)
+    for text in ("", "{}", "[1"):
+        (folder / ".milepost/run.json").write_text(text)
+        with pytest.raises(Unreachable, match="cannot be read"):
+            find(folder)
 
 
 def test_a_log_that_is_not_there_is_no_error(folder: Path) -> None:
