@@ -36,6 +36,8 @@ class Told:
     event: Event | None
     message_id: int = 0
     cause: int = 0
+    digest: int = 0
+    """Of the body of the message."""
 
 
 class Hold:

@@ -33,6 +33,7 @@ from milepost.actors.effects import (
 from milepost.actors.gpu import GpuFigures
 from milepost.actors.hold import Hold, Told
 from milepost.actors.recorder.desk import RecorderDesk
+from milepost.actors.recorder.recorder import NOTHING_SENT, SentMessage
 from milepost.actors.stacks import all_stacks
 from milepost.actors.vitals import Vitals, for_people
 from milepost.messages.bus import Unanswered as NoAnswer
@@ -201,7 +202,7 @@ class Shell:
             request = Request(incoming.source, incoming.message_id)
             self._requests[request] = incoming
         event = Received(incoming.source, incoming.message, request)
-        self._handle(Told(event, incoming.message_id, incoming.cause))
+        self._handle(Told(event, incoming.message_id, incoming.cause, incoming.digest))
 
     def _handle(self, told: Told) -> None:
         if self._ended.done():
@@ -217,7 +218,7 @@ class Shell:
     def _decide(self, told: Told) -> None:
         core, event, now_s = self._core, told.event, self._hold.now_s()
         effects: list[Effect] = []
-        sent: list[int] = []
+        sent: list[SentMessage] = []
         # What it leads to carries its id; without one, what it follows from itself.
         self._cause = told.message_id or told.cause
         failure: Exception | None = None
@@ -243,8 +244,8 @@ class Shell:
 
     # ---- effects to I/O ------------------------------------------------------------------
 
-    def _carry_out(self, effect: Effect) -> int:
-        """Do it; the id of the message that was sent, or 0."""
+    def _carry_out(self, effect: Effect) -> SentMessage:
+        """Do it; id and digest of the message that was sent."""
         match effect:
             case Tell():
                 self._tell(effect)
@@ -253,17 +254,17 @@ class Shell:
             case Reply():
                 incoming = self._requests.pop(effect.request, None)
                 if incoming is None:
-                    return 0
+                    return NOTHING_SENT
                 self._bus.reply(incoming, effect.message)
             case Wake():
                 self._wake(effect)
-                return 0
+                return NOTHING_SENT
             case Fail():
                 raise ActorFailed(effect.reason)
             case _:
                 self._work(effect)
-                return 0
-        return self._bus.sent_id
+                return NOTHING_SENT
+        return self._bus.sent_id, self._bus.sent_digest
 
     def _tell(self, effect: Tell) -> None:
         deadline_s = effect.deadline_s or self._timeouts.tell_s
@@ -291,7 +292,7 @@ class Shell:
                 return
             incoming = done.result()
             event = Answered(effect.key, incoming.source, incoming.message)
-            self._handle(Told(event, incoming.message_id, incoming.cause))
+            self._handle(Told(event, incoming.message_id, incoming.cause, incoming.digest))
 
         answer.add_done_callback(answered)
 

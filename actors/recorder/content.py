@@ -16,11 +16,14 @@ from typing import Any, Final
 import msgspec
 import xxhash
 
-from milepost.actors.recorder.describing import WEIGHTS
 from milepost.messages.bulk import ITEM_BYTES, Bulk
+from milepost.messages.engine import WeightBucket
+from milepost.messages.publisher import BucketReady
 
 OURS: Final = "milepost."
 DEPTH_MAX: Final = 40
+WEIGHTS: Final[frozenset[type]] = frozenset({WeightBucket, BucketReady})
+"""Their arrays count by dtype and shape: checkpoints hold what is in them."""
 _encoder: Final = msgspec.msgpack.Encoder()
 
 

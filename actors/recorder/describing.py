@@ -1,27 +1,19 @@
-"""What the recorder keeps of a message: ids, small numbers, and a digest of the rest.
+"""What the recorder keeps of a message beside its digest: ids and small numbers.
 
-Runs for every event and effect of every actor. Arrays longer than `HASHED_BYTES_MAX` count by
-dtype and shape only; weights always do, since checkpoints hold them.
+Runs for every event and effect of every actor, so how to read a type is worked out once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from enum import StrEnum
+from collections.abc import Callable, Iterable
+from operator import attrgetter
 from typing import Any, Final
 
-import msgspec
-import xxhash
+from msgspec import inspect
 
 from milepost.actors.recorder.lines import Facts
-from milepost.messages.bulk import Bulk
-from milepost.messages.engine import WeightBucket
-from milepost.messages.publisher import BucketReady
 from milepost.messages.shared import Message
 
-HASHED_BYTES_MAX: Final = 1 << 14
-"""About 1 us. Hashing more would be felt by an engine that gets long prompts."""
-WEIGHTS: Final[frozenset[type]] = frozenset({WeightBucket, BucketReady})
 IDS_MAX: Final = 64
 """In one list of names."""
 TEXT_CHARACTERS_MAX: Final = 120
@@ -31,16 +23,12 @@ TEXTS: Final = frozenset(
         "agent",
         "cause",
         "engine",
-        "finish_reason",
         "guard",
         "holder",
         "kind",
         "limit",
-        "order",
-        "purpose",
         "reason",
         "report_to",
-        "status",
     }
 )
 """Fields of text worth reading. Others may be long, or hold the key of a door."""
@@ -49,67 +37,100 @@ NAMES: Final = ("trajectory_id", "group_id")
 
 
 def facts_of(message: Message) -> Facts:
-    """Ids and small numbers, in the order of the fields."""
-    facts: Facts = {}
-    for name in message.__struct_fields__:
-        value = getattr(message, name)
-        match value:
-            case bool() | int() | float():
-                facts[name] = value
-            case StrEnum():
-                facts[name] = value.value
-            case str():
-                if value and (name.endswith("_id") or name in TEXTS):
-                    facts[name] = value[:TEXT_CHARACTERS_MAX]
-            case tuple() | list():
-                _add_names(facts, name, value)
-            case Bulk() | dict() | None:
-                pass
-            case msgspec.Struct():
-                _add_names(facts, name, (value,))
-    return facts
-
-
-def _add_names(facts: Facts, name: str, values: Iterable[Any]) -> None:
-    if name.endswith("_ids") and name != "token_ids":
-        facts[name] = list(values)[:IDS_MAX]
-        return
-    for each in values:
-        if not isinstance(each, msgspec.Struct) or isinstance(each, Message):
-            return
-        for kind in NAMES:
-            found = getattr(each, kind, None)
-            if found is not None:
-                known = facts.setdefault(f"{kind}s", [])
-                if found not in known and len(known) < IDS_MAX:
-                    known.append(found)
-
-
-def _hashed(bulk: object) -> tuple[str, tuple[int, ...], int]:
-    if not isinstance(bulk, Bulk):
-        raise TypeError(f"a {type(bulk).__name__} is nothing that travels")
-    content = xxhash.xxh3_64_intdigest(bulk.data) if bulk.nbytes <= HASHED_BYTES_MAX else 0
-    return bulk.dtype, bulk.shape, content
-
-
-def _shape(bulk: object) -> tuple[str, tuple[int, ...]]:
-    if not isinstance(bulk, Bulk):
-        raise TypeError(f"a {type(bulk).__name__} is nothing that travels")
-    return bulk.dtype, bulk.shape
-
-
-_fast: Final = msgspec.msgpack.Encoder(enc_hook=_hashed)
-_hollow: Final = msgspec.msgpack.Encoder(enc_hook=_shape)
-
-
-def digest_of(message: Message) -> int:
-    """xxh3-64 of the message's type and content; never 0.
-
-    Raises:
-        TypeError, OverflowError: it holds what no message may hold.
-    """
+    """Ids and small numbers, by field."""
     kind = type(message)
-    encoder = _hollow if kind in WEIGHTS else _fast
-    hasher = xxhash.xxh3_64(kind.__name__.encode())
-    hasher.update(encoder.encode(message))
-    return hasher.intdigest() or 1
+    plan = _plans.get(kind)
+    if plan is None:
+        plan = _plans[kind] = _Plan(kind)
+    return plan.facts(message)
+
+
+class _Plan:
+    """How the facts of one type of message are read."""
+
+    __slots__ = ("_lists", "_names", "_nested", "_read", "_texts")
+
+    def __init__(self, kind: type[Message]) -> None:
+        info = inspect.type_info(kind)
+        assert isinstance(info, inspect.StructType), kind
+        plain: list[str] = []
+        self._texts: list[str] = []
+        self._lists: list[str] = []
+        self._nested: list[tuple[str, bool, tuple[str, ...]]] = []
+        for field in info.fields:
+            place = _place_of(field.name, field.type)
+            if place:
+                {"plain": plain, "text": self._texts, "list": self._lists}[place].append(field.name)
+            names, is_one = _named_within(field.type)
+            if names:
+                self._nested.append((field.name, is_one, names))
+        self._names = tuple(plain)
+        self._read = _reader(plain)
+
+    def facts(self, message: Message) -> Facts:
+        """Of one message of this type."""
+        facts: Facts = dict(zip(self._names, self._read(message), strict=True))
+        for name in self._texts:
+            text = getattr(message, name)
+            if text:
+                facts[name] = text[:TEXT_CHARACTERS_MAX]
+        for name in self._lists:
+            facts[name] = list(getattr(message, name))[:IDS_MAX]
+        for name, is_one, names in self._nested:
+            value = getattr(message, name)
+            if value:
+                _add_names(facts, (value,) if is_one else value, names)
+        return facts
+
+
+_plans: Final[dict[type, _Plan]] = {}
+
+
+def _place_of(name: str, kind: inspect.Type) -> str:
+    """What a field is to the recorder: `plain`, `text`, `list`, or nothing."""
+    for each in kind.types if isinstance(kind, inspect.UnionType) else (kind,):
+        match each:
+            case inspect.IntType() | inspect.FloatType() | inspect.BoolType():
+                return "plain"
+            case inspect.EnumType():
+                return "plain"
+            case inspect.StrType():
+                return "plain" if name.endswith("_id") else "text" if name in TEXTS else ""
+            case inspect.VarTupleType(item_type=item) | inspect.ListType(item_type=item):
+                is_names = isinstance(item, inspect.StrType) and name.endswith("_ids")
+                return "list" if is_names else ""
+            case _:
+                pass
+    return ""
+
+
+def _reader(names: list[str]) -> Callable[[Message], tuple[Any, ...]]:
+    match names:
+        case []:
+            return lambda _message: ()
+        case [name]:
+            one = attrgetter(name)
+            return lambda message: (one(message),)
+        case _:
+            return attrgetter(*names)
+
+
+def _named_within(kind: inspect.Type) -> tuple[tuple[str, ...], bool]:
+    """Which of `NAMES` the structs in this field have, and whether it holds one struct alone."""
+    match kind:
+        case inspect.StructType(fields=fields):
+            known = {field.name for field in fields}
+            return tuple(name for name in NAMES if name in known), True
+        case inspect.VarTupleType(item_type=inspect.StructType() as item):
+            return _named_within(item)[0], False
+        case inspect.ListType(item_type=inspect.StructType() as item):
+            return _named_within(item)[0], False
+        case _:
+            return (), False
+
+
+def _add_names(facts: Facts, values: Iterable[Any], names: tuple[str, ...]) -> None:
+    for name in names:
+        found = dict.fromkeys(getattr(each, name) for each in values)
+        known = facts.setdefault(f"{name}s", [])
+        known += [each for each in found if each not in known][: IDS_MAX - len(known)]

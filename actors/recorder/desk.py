@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from milepost.actors.effects import Effect
 from milepost.actors.recorder.lines import Line, decode_line, encode_line
 from milepost.actors.recorder.pins import PinsFull
-from milepost.actors.recorder.recorder import Recorder
+from milepost.actors.recorder.recorder import Recorder, SentMessage
 from milepost.actors.recorder.ring import read_image
 from milepost.actors.recorder.story import anomaly_in, story
 from milepost.actors.recorder.tracing import about
@@ -40,7 +40,7 @@ class RecorderDesk:
         told: Told,
         now_s: float,
         effects: Sequence[Effect],
-        sent: Sequence[int],
+        sent: Sequence[SentMessage],
         failure: Exception | None,
     ) -> None:
         """One call of the core; what is bad news in it is pinned, and told in the log."""
@@ -53,6 +53,7 @@ class RecorderDesk:
             sent,
             message_id=told.message_id,
             cause=told.cause,
+            digest=told.digest,
             error=f"{type(failure).__name__}: {failure}" if failure is not None else "",
         )
         if reason := anomaly_in(effects):

@@ -30,7 +30,7 @@ class Decision(Struct, frozen=True, array_like=True):
     """On the bus, of what was sent; 0: nothing was."""
     facts: Facts = {}
     digest: int = 0
-    """xxh3-64 of the content; 0: it has none."""
+    """xxh3-64 of the message as it travelled, or of its content in a full recording; 0: none."""
     at: float | None = None
     """Time of a `wake`, deadline of a message in seconds; None: the run's own."""
     confirm: bool = False
@@ -59,7 +59,7 @@ class Line(Struct, frozen=True, array_like=True):
     wants_reply: bool = False
     facts: Facts = {}
     digest: int = 0
-    """xxh3-64 of the content; the address of its payload when payloads are kept."""
+    """xxh3-64 of the message as it travelled; in a full recording, the address of its content."""
     error: str = ""
     """Why there was no answer or no result; or what the core raised."""
     decisions: list[Decision] = []
@@ -85,17 +85,18 @@ def decode_line(data: bytes) -> Line:
 
 def ids_of(line: Line) -> Iterator[str]:
     """Names that this line speaks of: trajectories, groups, sessions, prompts."""
-    yield from _ids(line.facts)
+    yield from names_in(line.facts)
     for decision in line.decisions:
-        yield from _ids(decision.facts)
+        yield from names_in(decision.facts)
 
 
-def _ids(facts: Facts) -> Iterator[str]:
+def names_in(facts: Facts) -> Iterator[str]:
+    """Names in the facts of one message."""
     for name, value in facts.items():
-        if name.endswith("_id"):
-            yield value
-        elif name.endswith("_ids"):
+        if name.endswith("_ids"):
             yield from value
+        elif name.endswith("_id") and value is not None:
+            yield value
 
 
 # ---- for people --------------------------------------------------------------------------
@@ -130,7 +131,7 @@ def decision_words(decision: Decision) -> str:
 
 def facts_words(facts: Facts) -> str:
     """` (group_id g3, version 4)`; empty when there are none."""
-    parts = [f"{name} {_value(value)}" for name, value in facts.items()]
+    parts = [f"{name} {_value(value)}" for name, value in facts.items() if value is not None]
     return f" ({', '.join(parts)})" if parts else ""
 
 

@@ -7,7 +7,7 @@ import socket
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import msgspec
 
@@ -27,7 +27,7 @@ from milepost.actors.effects import (
     WorkDone,
 )
 from milepost.actors.recorder.content import NotRecordable, content_of, digest_of_content
-from milepost.actors.recorder.describing import digest_of, facts_of
+from milepost.actors.recorder.describing import facts_of
 from milepost.actors.recorder.lines import START, Decision, Facts, Line, encode_line
 from milepost.actors.recorder.payloads import Payloads
 from milepost.actors.recorder.pins import write_pin
@@ -38,6 +38,12 @@ from milepost.messages.schema import fingerprint
 from milepost.messages.shared import Message
 
 FOLDER: Final = "recorder"
+SentMessage: TypeAlias = tuple[int, int]
+"""Id and digest of a message on the bus."""
+NOTHING_SENT: Final[SentMessage] = (0, 0)
+_NO_FACTS: Final[Facts] = {}
+SAMPLED_EACH: Final = 17
+"""Of so many lines, one is timed: asking the clock for each would cost as much as a short one."""
 EFFECTS_MAX: Final = 256
 """In one line; a core that orders more is not recorded whole, and says so."""
 
@@ -63,6 +69,7 @@ class Recorder:
         self._pins_max = pins_max
         self._number = 0
         self._num_pins = 0
+        self._cpu_s = 0.0
 
     @classmethod
     def open(cls, spec: ActorSpec) -> Recorder | None:
@@ -101,9 +108,14 @@ class Recorder:
         self._ring.close()
 
     def statistics(self) -> dict[str, object]:
-        """Lines so far, pins, and why contents are not kept any more."""
+        """Lines so far, their processor time, pins, and why contents are not kept any more."""
         ended = self._payloads.ended if self._payloads is not None else ""
-        return {"lines": self._number, "pins": self._num_pins, "payloads_ended": ended}
+        return {
+            "lines": self._number,
+            "cpu_s": round(self._cpu_s, 3),
+            "pins": self._num_pins,
+            "payloads_ended": ended,
+        }
 
     # ---- a line ----------------------------------------------------------------------------
 
@@ -112,10 +124,11 @@ class Recorder:
         event: Event | None,
         now_s: float,
         effects: Sequence[Effect],
-        sent: Sequence[int],
+        sent: Sequence[SentMessage],
         *,
         message_id: int = 0,
         cause: int = 0,
+        digest: int = 0,
         error: str = "",
     ) -> None:
         """One call of the core.
@@ -124,35 +137,44 @@ class Recorder:
             event: what it was told; None: to start.
             now_s: the time it was told.
             effects: what it answered.
-            sent: id of the message that each effect sent, 0 for others; as far as they came.
+            sent: what each effect sent, as far as they came.
             message_id: of the event, if it came with a message.
             cause: id of the message that led to that one.
+            digest: of the message, as it travelled.
             error: what it raised.
         """
+        number = self._number
+        sampled_s = time.thread_time() if number % SAMPLED_EACH == 0 else 0.0
         kind, source, key, content, failed = _parts(event)
-        facts: Facts = {}
-        digest = 0
+        facts: Facts = _NO_FACTS
+        name = ""
         if content is not None:
-            facts, digest, problem = self._content(content)
-            error = error or problem
+            name = type(content).__name__
+            if isinstance(content, Message):
+                facts = facts_of(content)
+            if self._payloads is not None:
+                digest, problem = _kept(self._payloads, content)
+                error = error or problem
         line = Line(
-            self._number,
+            number,
             time.time(),
             now_s,
             kind,
             source,
-            "" if content is None else type(content).__name__,
+            name,
             key,
             message_id,
             cause,
-            isinstance(event, Received) and event.request is not None,
+            type(event) is Received and event.request is not None,
             facts,
             digest,
             error or failed,
-            decisions_of(effects, sent, whole=self._payloads is not None),
+            decisions_of(effects, sent, whole=self._payloads is not None) if effects else [],
         )
         self._ring.append(self._encoded(line))
-        self._number += 1
+        self._number = number + 1
+        if sampled_s:
+            self._cpu_s += (time.thread_time() - sampled_s) * SAMPLED_EACH
 
     def _encoded(self, line: Line) -> bytes:
         try:
@@ -163,16 +185,6 @@ class Recorder:
         except OverflowError as error:
             text = f"the line cannot be written: {error}"
         return encode_line(msgspec.structs.replace(line, facts={}, decisions=[], error=text))
-
-    def _content(self, content: object) -> tuple[Facts, int, str]:
-        """Facts, digest, and why it cannot be kept."""
-        facts = facts_of(content) if isinstance(content, Message) else {}
-        if self._payloads is None:
-            return facts, _fast_digest(content), ""
-        try:
-            return facts, self._payloads.keep(content_of(content)), ""
-        except NotRecordable as error:
-            return facts, 0, f"not kept: {error}"
 
     # ---- pins ------------------------------------------------------------------------------
 
@@ -193,18 +205,21 @@ class Recorder:
         return str(path)
 
 
-def decisions_of(effects: Sequence[Effect], sent: Sequence[int], *, whole: bool) -> list[Decision]:
+def decisions_of(
+    effects: Sequence[Effect], sent: Sequence[SentMessage], *, whole: bool
+) -> list[Decision]:
     """Effects as they stand in a line.
 
     Args:
         effects: what the core ordered.
-        sent: id of the message that each of them sent, as far as they came.
+        sent: what each of them sent, as far as they came.
         whole: digest all of them, as a full recording does.
     """
-    ids = [*sent, *[0] * (len(effects) - len(sent))]
+    if len(sent) < len(effects):
+        sent = [*sent, *[NOTHING_SENT] * (len(effects) - len(sent))]
     told = [
-        decision_of(effect, message_id, whole=whole)
-        for effect, message_id in zip(effects[:EFFECTS_MAX], ids, strict=False)
+        decision_of(effect, each, whole=whole)
+        for effect, each in zip(effects[:EFFECTS_MAX], sent, strict=False)
     ]
     if len(effects) > EFFECTS_MAX:
         more = len(effects) - EFFECTS_MAX
@@ -212,59 +227,64 @@ def decisions_of(effects: Sequence[Effect], sent: Sequence[int], *, whole: bool)
     return told
 
 
-def decision_of(effect: Effect, message_id: int, *, whole: bool) -> Decision:
+def decision_of(effect: Effect, sent: SentMessage, *, whole: bool) -> Decision:
     """An effect as it stands in a line.
 
     Args:
         effect: what the core ordered.
-        message_id: of what it sent; 0: nothing.
-        whole: digest all of it, as a full recording does.
+        sent: what it sent.
+        whole: digest its content, as a full recording does, and not its bytes on the way.
     """
+    # Patterns without sub-patterns are plain type checks: this runs for every effect.
     match effect:
-        case Wake(key, at_s):
-            return Decision("wake", "", "", key, 0, {}, 0, at_s)
-        case Tell(to, message, key, deadline_s, confirm):
-            kind, at = "tell", deadline_s
-        case Ask(to, message, key, deadline_s):
-            kind, at, confirm = "ask", deadline_s, False
-        case Reply(request, message):
-            kind, to, key, at, confirm = "reply", request.source, "", None, False
-        case Fail(reason):
-            return Decision("fail", reason)
-        case work:
-            digest = digest_of_content(work) if whole else 0
-            return Decision("work", "", type(work).__name__, work.key, 0, {}, digest)
-    digest = digest_of_content(message) if whole else _fast_digest(message)
-    facts, name = facts_of(message), type(message).__name__
-    return Decision(kind, to, name, key, message_id, facts, digest, at, confirm)
+        case Wake():
+            return Decision("wake", "", "", effect.key, 0, _NO_FACTS, 0, effect.at_s)
+        case Tell():
+            kind, to, key, at = "tell", effect.to, effect.key, effect.deadline_s
+            confirm, message = effect.confirm, effect.message
+        case Ask():
+            kind, to, key, at = "ask", effect.to, effect.key, effect.deadline_s
+            confirm, message = False, effect.message
+        case Reply():
+            kind, to, key, at = "reply", effect.request.source, "", None
+            confirm, message = False, effect.message
+        case Fail():
+            return Decision("fail", effect.reason)
+        case _:
+            digest = digest_of_content(effect) if whole else 0
+            return Decision("work", "", type(effect).__name__, effect.key, 0, _NO_FACTS, digest)
+    message_id, digest = sent
+    if whole:
+        digest = digest_of_content(message)
+    name = type(message).__name__
+    return Decision(kind, to, name, key, message_id, facts_of(message), digest, at, confirm)
 
 
-def _fast_digest(content: object) -> int:
-    if not isinstance(content, Message):
-        return 0
+def _kept(payloads: Payloads, content: object) -> tuple[int, str]:
+    """The address of a content, and why it is not kept."""
     try:
-        return digest_of(content)
-    except (TypeError, OverflowError):
-        return 0  # the bus says what is wrong with it
+        return payloads.keep(content_of(content)), ""
+    except NotRecordable as error:
+        return 0, f"not kept: {error}"
 
 
 def _parts(event: Event | None) -> tuple[str, str, str, object, str]:
     """Kind, source, key, content, and what failed."""
     match event:
+        case Received():
+            return "received", event.source, "", event.message, ""
+        case Answered():
+            return "answered", event.source, event.key, event.message, ""
+        case WorkDone():
+            return "done", "", event.key, event.result, event.error
+        case Woken():
+            return "woken", "", event.key, None, ""
+        case Taken():
+            return "taken", "", event.key, None, ""
+        case Unanswered():
+            return "unanswered", event.to, event.key, None, event.reason
         case None:
             return START, "", "", None, ""
-        case Received(source, message):
-            return "received", source, "", message, ""
-        case Answered(key, source, message):
-            return "answered", source, key, message, ""
-        case Unanswered(key, to, reason):
-            return "unanswered", to, key, None, reason
-        case Taken(key):
-            return "taken", "", key, None, ""
-        case Woken(key):
-            return "woken", "", key, None, ""
-        case WorkDone(key, result, error):
-            return "done", "", key, result, error
 
 
 def _about(spec: ActorSpec) -> dict[str, Any]:

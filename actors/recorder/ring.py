@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import mmap
 import os
+from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 from struct import Struct as Form
@@ -31,6 +32,7 @@ HEADER_BYTES: Final = 4096
 CAPACITY_BYTES_MIN: Final = 1 << 16
 _WORDS_BYTES: Final = 40
 _HEAD: Final = Form("<II")
+_HEAD_BYTES: Final = _HEAD.size
 _ALIGN: Final = 8
 _WRAP: Final = 0xFFFFFFFF
 """A length that no record has: the rest of the file is unused."""
@@ -71,37 +73,43 @@ class Ring:
         self._words = self._bytes[:_WORDS_BYTES].cast("Q")
         self._bytes[_WORDS_BYTES : _WORDS_BYTES + len(told)] = told
         self._tail = self._head = 0
+        self._stride = capacity // 16
+        self._next_start = self._stride
+        #: Where records begin, one for each stride, behind the tail.
+        self._starts: deque[int] = deque(maxlen=32)
         self._words[1], self._words[4] = capacity, len(told)
         # Last: without it, the file is none of ours.
         self._words[0] = MAGIC
 
     def append(self, payload: bytes) -> None:
         """Write one record over the oldest ones."""
-        size = _HEAD.size + len(payload)
+        length = len(payload)
+        size = _HEAD_BYTES + length
         need = size + -size % _ALIGN
-        assert need <= self.capacity // 4, f"a record of {len(payload)} bytes"
         capacity, head = self.capacity, self._head
+        assert need <= capacity // 4, f"a record of {length} bytes"
         place = head % capacity
-        skipped = capacity - place if capacity - place < need else 0
-        self._make_room(head + skipped + need - capacity)
-        if skipped:
+        if capacity - place < need:
+            self._make_room(head + capacity - place + need - capacity)
             _HEAD.pack_into(self._map, HEADER_BYTES + place, _WRAP, 0)
+            head += capacity - place
             place = 0
+        elif head + need - capacity > self._tail:
+            self._make_room(head + need - capacity)
+        if head >= self._next_start:
+            self._starts.append(head)
+            self._next_start = head + self._stride
         start = HEADER_BYTES + place
         check = xxhash.xxh3_64_intdigest(payload) & 0xFFFFFFFF
-        _HEAD.pack_into(self._map, start, len(payload), check)
-        self._bytes[start + _HEAD.size : start + size] = payload
-        self._head = head + skipped + need
-        self._words[3] = self._head
+        self._bytes[start : start + size] = _HEAD.pack(length, check) + payload
+        self._head = self._words[3] = head + need
 
     def _make_room(self, tail_min: int) -> None:
-        tail = self._tail
-        if tail >= tail_min:
-            return
-        while tail < tail_min:
-            tail += _step(self._bytes, tail, self.capacity)
-        self._tail = tail
-        self._words[2] = tail
+        """Give up a sixteenth of the ring at a time, so that few records have to."""
+        starts = self._starts
+        while self._tail < tail_min:
+            self._tail = starts.popleft() if starts else self._head
+        self._words[2] = self._tail
 
     def image(self) -> bytes:
         """All of the file as it is now; `read_image` reads it."""

@@ -13,7 +13,7 @@ from heapq import heapify, heappop, heappush
 
 import msgspec
 
-from milepost.actors.recorder.lines import Decision, Facts, Line
+from milepost.actors.recorder.lines import Decision, Line, names_in
 from milepost.actors.recorder.reading import Recording
 
 
@@ -53,7 +53,8 @@ def about(lines: Iterable[Line], trajectory: str) -> Iterator[Line]:
             continue
         asked.update(each.message_id for each in told if each.message_id)
         if direct:
-            told = [each for each in line.decisions if each in told or not _names(each.facts)]
+            nameless = (each for each in line.decisions if not any(names_in(each.facts)))
+            told = [*told, *nameless]
         yield msgspec.structs.replace(line, decisions=told)
 
 
@@ -115,7 +116,7 @@ def behind_s(ordered: Iterable[Moment]) -> dict[tuple[str, str], float]:
 
 
 def _speaks(told: Line | Decision, trajectory: str) -> bool:
-    names = {*_names(told.facts), *told.key.split("/")}
+    names = {*names_in(told.facts), *told.key.split("/")}
     inner = (f"{trajectory}.", f"{trajectory}/")
     if any(name == trajectory or name.startswith(inner) for name in names):
         return True
@@ -123,13 +124,3 @@ def _speaks(told: Line | Decision, trajectory: str) -> bool:
     return (
         bool(group) and group in names and not any(name.startswith(f"{group}.") for name in names)
     )
-
-
-def _names(facts: Facts) -> set[str]:
-    names: set[str] = set()
-    for field, value in facts.items():
-        if field.endswith("_id"):
-            names.add(value)
-        elif field.endswith("_ids"):
-            names.update(value)
-    return names

@@ -35,7 +35,7 @@ class Answering:
         if not self._mailbox.can_answer(entry):
             return
         encoded = self._packing.pack(message)
-        message_id = self._host.new_id()
+        message_id = self._host.new_id(encoded)
         entry.open = False
         if encoded is None or (
             encoded.buffers
@@ -78,4 +78,4 @@ class Answering:
         message = NotUnderstood(type=entry.header.type, major=major, minor=minor, reason=reason)
         encoded = self._packing.pack(message)
         assert encoded is not None, "a refusal is small"
-        self._mailbox.replies.reply(entry, Kind.REFUSED, self._host.new_id(), encoded)
+        self._mailbox.replies.reply(entry, Kind.REFUSED, self._host.new_id(encoded), encoded)

@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any
 
+from xxhash import xxh3_64_intdigest
+
 from milepost.messages.bus.delivery import Kind
 from milepost.messages.bus.incoming import Incoming
 from milepost.messages.bus.packing import Packing
@@ -53,7 +55,8 @@ class Answers:
             elif self._packing.is_big(frames[1]):
                 self._aside.start(self._decode_aside(sent, header, frames, origin))
             else:
-                _finish(sent, header, self._packing.unpack(header, frames[1:], origin))
+                message = self._packing.unpack(header, frames[1:], origin)
+                _finish(sent, header, message, xxh3_64_intdigest(frames[1]))
         except ProtocolError as error:
             sent.fail(header.source, f"got an answer that cannot be read: {error}")
 
@@ -65,11 +68,12 @@ class Answers:
         except ProtocolError as error:
             sent.fail(header.source, f"got an answer that cannot be read: {error}")
         else:
-            _finish(sent, header, message)
+            _finish(sent, header, message, 0)
 
 
-def _finish(sent: Sent, header: Header, message: Message) -> None:
+def _finish(sent: Sent, header: Header, message: Message, digest: int) -> None:
     if not sent.future.done():
+        source, incarnation = header.source, header.incarnation
         sent.future.set_result(
-            Incoming(header.source, header.incarnation, header.id, header.cause, message)
+            Incoming(source, incarnation, header.id, header.cause, message, digest=digest)
         )

@@ -12,6 +12,8 @@ from asyncio import Future
 from collections.abc import Collection, Mapping
 from typing import Final
 
+from xxhash import xxh3_64_intdigest
+
 from milepost.messages.bus.alarm import Alarm
 from milepost.messages.bus.answering import Answering
 from milepost.messages.bus.answers import Aside
@@ -178,6 +180,11 @@ class Bus:
         """Id of what `tell`, `ask` or `reply` sent last; a reply that changes nothing has none."""
         return self._host.last_id
 
+    @property
+    def sent_digest(self) -> int:
+        """Of the same, as `Incoming.digest` of its receiver; 0 when another thread packs it."""
+        return self._host.last_digest
+
     # ---- receiving -----------------------------------------------------------------------
 
     async def receive(self) -> Incoming:
@@ -225,12 +232,14 @@ class Bus:
         """The message of the head; None if it cannot be read or its sender gave it up."""
         header, frames = entry.header, entry.frames
         origin = Origin(header.id, route=entry.source.route)
+        digest = 0
         try:
             if self._packing.is_big(frames[0]):
                 message = await self._packing.unpack_aside(header, frames, origin)
                 if self._mailbox.head() is not entry:
                     return None
             else:
+                digest = xxh3_64_intdigest(frames[0])
                 message = self._packing.unpack(header, frames, origin)
         except ProtocolError as error:
             if self._mailbox.head() is entry:
@@ -239,7 +248,8 @@ class Bus:
         self._mailbox.take(entry)
         entry.frames = ()
         source, incarnation, cause = header.source, header.incarnation, header.cause
-        return Incoming(source, incarnation, header.id, cause, message, entry.is_ask, entry)
+        asks = entry.is_ask
+        return Incoming(source, incarnation, header.id, cause, message, asks, digest, entry)
 
     # ---- answering -----------------------------------------------------------------------
 

@@ -8,9 +8,12 @@ from hashlib import blake2b
 from itertools import count
 from time import time_ns
 
+from xxhash import xxh3_64_intdigest
+
 from milepost.messages.bus.delivery import Kind
 from milepost.messages.bus.transport import Frames, Transport
 from milepost.messages.envelope import PROTOCOL
+from milepost.messages.layout import Encoded
 from milepost.messages.limits import BusLimits
 from milepost.messages.msgpacking import packer
 
@@ -43,6 +46,8 @@ class Host:
     """(peer, type, kind, frames from the header on, outgoing): set while somebody taps this bus."""
     last_id: int = 0
     """Of the last message of ours."""
+    last_digest: int = 0
+    """xxh3-64 of its body; 0 when that is not packed yet."""
     _ids: count[int] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -51,9 +56,10 @@ class Host:
         prefix = int.from_bytes(blake2b(key, digest_size=4).digest(), "big") >> 9
         self._ids = count((prefix << 40) + 1)
 
-    def new_id(self) -> int:
-        """The id of a new message."""
+    def new_id(self, encoded: Encoded | None) -> int:
+        """The id of a new message, of which this is known by now."""
         self.last_id = next(self._ids)
+        self.last_digest = xxh3_64_intdigest(encoded.body) if encoded is not None else 0
         return self.last_id
 
     def header(self, type_name: str, message_id: int, cause: int, sequence: int) -> bytes:

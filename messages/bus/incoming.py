@@ -18,5 +18,7 @@ class Incoming(Struct, frozen=True, eq=False):
     """Id of the message that led to this one; of our question, in an answer."""
     message: Message
     wants_reply: bool = False
+    digest: int = 0
+    """xxh3-64 of the body as it travelled: the same at both ends. 0: it was too large for that."""
     entry: Entry | None = None
     """The bus's own note of where an answer goes."""

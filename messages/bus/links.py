@@ -54,7 +54,7 @@ class Links:
         future: Future[Any] = self._loop.create_future()
         now = self._loop.time()
         name = type(message).__name__
-        sent = Sent(kind, self._host.new_id(), cause, name, future, now, now + deadline_s)
+        sent = Sent(kind, self._host.new_id(encoded), cause, name, future, now, now + deadline_s)
         link = self.by_peer.get(to) or self._new(to)
         if link is None:
             sent.fail(to, f"cannot be sent: {self._no_address(to)}")

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import uvloop
+from msgspec.structs import replace
 from proc.bus.harness import until
 
 from milepost.actors.context import ActorContext
@@ -15,18 +17,22 @@ from milepost.actors.effects import (
     Effect,
     Event,
     Received,
+    Reply,
+    Tell,
     Unanswered,
     Wake,
     Woken,
     Work,
     WorkDone,
 )
+from milepost.actors.recorder.reading import read_recordings
+from milepost.actors.recorder.recorder import Recorder
 from milepost.configs.spec import ActorSpec
 from milepost.configs.topology import Topology
 from milepost.messages.bus import Bus, BusLimits
 from milepost.messages.bus.memory import MemoryNetwork
 from milepost.messages.engine import EpochAnswer
-from milepost.messages.supervisor import Begin, PeerRestarted, Ready
+from milepost.messages.supervisor import Begin, EventReported, PeerRestarted, Ready
 
 NAMES = ("supervisor", "asker", "peer")
 LIMITS = BusLimits(probe_s=60)
@@ -188,6 +194,58 @@ async def test_a_work_that_fails_in_whatever_way_comes_back_to_the_core() -> Non
     for bus in buses.values():
         await bus.close(deadline_s=0.05)
     assert core.told == [WorkDone("work", None, "NoException: no room for work")]
+
+
+class Answerer(Asker):
+    """Answers every question and tells the supervisor of it."""
+
+    def start(self, now_s: float) -> list[Effect]:
+        del now_s
+        return []
+
+    def handle(self, event: Event, now_s: float) -> list[Effect]:
+        del now_s
+        self.told.append(event)
+        if not isinstance(event, Received) or event.request is None:
+            return []
+        heard = EventReported(source="asker", kind="heard", text="a question")
+        return [Tell("supervisor", heard), Reply(event.request, EpochAnswer(version=2, ok=True))]
+
+
+async def test_a_message_has_one_id_and_one_digest_in_the_recorders_of_both_ends(
+    tmp_path: Path,
+) -> None:
+    """That is what joins the recordings of two actors into one story."""
+    network = MemoryNetwork(NAMES)
+    buses = {
+        name: await Bus.over(
+            network.transport(name), name=name, incarnation=0, run_id="run", limits=LIMITS
+        )
+        for name in NAMES
+    }
+    spec = replace(_spec(), run_folder=str(tmp_path))
+    context = ActorContext(spec, buses["asker"], Recorder.open(spec))
+    serving = asyncio.create_task(context.serve(Answerer()))
+    await buses["supervisor"].receive()
+    await buses["supervisor"].tell("asker", Begin(), deadline_s=5)
+    question = buses["peer"].ask("asker", EpochAnswer(version=1, ok=True), deadline_s=5, cause=77)
+    asked = buses["peer"].sent_id, buses["peer"].sent_digest
+    answer = await question
+    news = await buses["supervisor"].receive()
+    while not isinstance(news.message, EventReported):
+        news = await buses["supervisor"].receive()
+    context.stopping.set()
+    await serving
+    for bus in buses.values():
+        await bus.close(deadline_s=0.05)
+    (found,) = read_recordings(tmp_path / "recorder")
+    start, line = found.lines
+    assert (start.kind, start.number) == ("start", 0)
+    assert (line.message_id, line.digest, line.cause) == (*asked, 77)
+    told, replied = line.decisions
+    assert (told.message_id, told.digest) == (news.message_id, news.digest)
+    assert (replied.message_id, replied.digest) == (answer.message_id, answer.digest)
+    assert news.cause == answer.cause == asked[0]
 
 
 def _spec() -> ActorSpec:

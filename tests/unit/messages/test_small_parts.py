@@ -102,6 +102,6 @@ def test_ids_of_two_incarnations_never_meet() -> None:
         )
 
     hosts = [host(name, incarnation) for name in ("a", "b") for incarnation in range(3)]
-    ids = {one.new_id() for one in hosts for _ in range(100)}
+    ids = {one.new_id(None) for one in hosts for _ in range(100)}
     assert len(ids) == 600
     assert max(ids) < 1 << 63
