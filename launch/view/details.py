@@ -7,6 +7,7 @@ from typing import Final
 
 from msgspec import Struct
 
+from milepost.actors.archive.layout import RecordDamaged
 from milepost.actors.archive.query import Entry, Query
 from milepost.actors.archive.reader import Archive, Stored, Training
 from milepost.launch.report.page import Line, Tile, said
@@ -38,6 +39,8 @@ class Member(Struct, frozen=True, kw_only=True):
 
     entry: Entry
     lines: list[Line]
+    problem: str = ""
+    """Why it cannot be read."""
 
 
 def group_page(run: OpenRun, name: str, number: int, links: Links) -> Facts:
@@ -75,7 +78,11 @@ def _group_tiles(entries: Sequence[Entry], total: int) -> list[Tile]:
 
 
 def _member(archive: Archive, entry: Entry) -> Member:
-    stored = archive.read(entry.trajectory_id, entry.attempt)
+    try:
+        stored = archive.read(entry.trajectory_id, entry.attempt)
+    except RecordDamaged as error:
+        # Its siblings are worth a look all the same.
+        return Member(entry=entry, lines=[], problem=str(error))
     lines, _ = _lines(stored, 0, GLANCE_CHARACTERS_MAX)
     return Member(entry=entry, lines=lines)
 

@@ -121,6 +121,24 @@ def test_members_stand_side_by_side_with_what_they_said(run: OpenRun, links: Lin
         group_page(run, "nobody", 1, links)
 
 
+def test_a_member_whose_record_is_damaged_hides_none_of_its_siblings(
+    tmp_path: Path, links: Links
+) -> None:
+    """A bad block of the disk, in the middle of a file."""
+    shelf = Shelf(tmp_path / "runs").write()
+    Archive.open(shelf.run).close()  # so that the index knows all of them
+    (file,) = (shelf.run / "archive" / "buffer").glob("*.log")
+    data = bytearray(file.read_bytes())
+    place = data.index(b"g1.2") + 8
+    data[place : place + 4] = b"\0\0\0\0"
+    file.write_bytes(data)
+    runs = Runs(shelf.folder)
+    members = group_page(runs.open("lookup-1"), "g1", 1, links)["members"]
+    assert [bool(member.problem) for member in members] == [False, False, True, False]
+    assert [len(member.lines) for member in members] == [4, 4, 0, 4]
+    runs.close()
+
+
 @pytest.mark.parametrize(
     ("words", "found"),
     [
