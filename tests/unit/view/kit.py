@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from array import array
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -38,8 +38,6 @@ from milepost.messages.trajectory import Certificate, Provenance, Trajectory, Tu
 T, U, R, S = Provenance.TEMPLATE, Provenance.INPUT, Provenance.TOOL, Provenance.SAMPLED
 EVIL = "<script>document.title='owned'</script>\x1b[2J\u202e<img src=x onerror=alert(1)>"
 SIZE = 380
-IN_ROWS = "conversation" in Trajectory.__struct_fields__
-"""Whether rows carry their conversation, or records do."""
 Part = tuple[Provenance, str, int]
 """Who said it, what, and under which version."""
 
@@ -122,7 +120,7 @@ class Shelf:
             ),
             self.row("odd.1", 3, 0.5, status=Status.TRUNCATED, parts=hostile(), said=EVIL),
         ]
-        buffer.write([came(odd[0]), came(odd[1], said=EVIL)])
+        buffer.write([came(odd[0]), came(odd[1])])
         buffer.write([judged(*odd, verdict=Verdict.DROPPED, reason=f"stale {EVIL}")])
         buffer.close()
         trainer.close()
@@ -189,11 +187,6 @@ def make_row(
     sampled = bytes(who == S for who in provenance)
     logprobs = array("f", [-random.expovariate(2) if s else 0.0 for s in sampled])
     told = conversation(said)
-    carried: dict[str, Any] = {}
-    hashed: dict[str, Any] = {}
-    if IN_ROWS:
-        carried = {"conversation": Bulk("uint8", (len(told),), told)}
-        hashed = {"conversation_hash": xxhash.xxh3_128_hexdigest(told)}
     row = Trajectory(
         trajectory_id=name,
         group_id=name.rpartition(".")[0],
@@ -213,22 +206,19 @@ def make_row(
             sampling=SamplingParams(),
             canonical_mismatch=mismatch or None,
             mismatch_kinds=("assistant_text",) if mismatch else (),
-            **hashed,
+            conversation_hash=xxhash.xxh3_128_hexdigest(told),
         ),
         num_sampled_tokens=sum(sampled),
         metrics={"solved": reward, "turns": float(len(turns))},
         metadata={"seconds": 1.5},
-        **carried,
+        conversation=Bulk("uint8", (len(told),), told),
     )
     return sealed(row)
 
 
-def came(row: Trajectory, said: str = "") -> Said:
-    """A trajectory that came, with what it says."""
-    if IN_ROWS:
-        return arrived((row,), "session-0")
-    write: Callable[..., Said] = arrived
-    return write((row,), "session-0", [conversation(said)])
+def came(row: Trajectory) -> Said:
+    """A trajectory that came."""
+    return arrived((row,), "session-0")
 
 
 def conversation(said: str = "") -> bytes:
