@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import json
+from pathlib import Path
+from typing import Any, ClassVar
+
+import aiohttp
 
 from milepost.actors.agent import Agent, Episode
 from milepost.configs.recipes.lookup.agent import LookupAgent
+from milepost.configs.recipes.lookup.directory import TOOLS
+from milepost.configs.recipes.lookup.environment import LookupEnvironment
 from milepost.messages.shared import Purpose
 
 
@@ -79,3 +86,61 @@ class Flaky(LookupAgent):
         await super().run(episode)
         if fails:
             raise RuntimeError("the tool broke")
+
+
+class ByHttp(Agent):
+    """Looks up over its session's HTTP address, every second turn as a stream.
+
+    Writes down its door, and what another episode's door says to its own session id.
+    """
+
+    _doors: ClassVar[set[str]] = set()
+
+    def __init__(self, book: str) -> None:
+        self._book = Path(book)
+
+    async def run(self, episode: Episode) -> None:
+        base, _, key = episode.address.partition("/sessions/")
+        self._doors.add(base)
+        environment = LookupEnvironment(episode.prompt)
+        messages = list(episode.prompt.messages)
+        results = messages
+        async with aiohttp.ClientSession() as client:
+            for door in sorted(self._doors - {base}):
+                async with client.get(f"{door}/sessions/{key}") as response:
+                    self._write(base, response.status)
+            while results:
+                stream = len(messages) > len(episode.prompt.messages)
+                message = await self._chat(client, episode.address, messages, stream=stream)
+                if not message:
+                    break
+                results = environment.react(message)
+                messages = [*messages, message, *results]
+        self._write(base, 0)
+        episode.report(reward=environment.reward, metrics=environment.metrics)
+
+    def _write(self, door: str, status: int) -> None:
+        with self._book.open("a") as book:
+            book.write(f"{door} {status}\n")
+
+    async def _chat(
+        self, client: aiohttp.ClientSession, address: str, messages: Any, *, stream: bool
+    ) -> dict[str, Any]:
+        """The reply, put together as a client does; empty when a limit was reached."""
+        body = {"messages": messages, "tools": TOOLS, "stream": stream}
+        async with client.post(f"{address}/v1/chat/completions", json=body) as response:
+            told = await response.text()
+            if response.status in (400, 409) and json.loads(told).get("limit"):
+                return {}
+            assert response.status == 200, told
+        if not stream:
+            whole: dict[str, Any] = json.loads(told)["choices"][0]["message"]
+            return whole
+        message: dict[str, Any] = {"role": "assistant", "content": "", "tool_calls": []}
+        for line in told.splitlines():
+            if not line.startswith("data: {"):
+                continue
+            delta = json.loads(line.removeprefix("data: "))["choices"][0]["delta"]
+            message["content"] += delta.get("content") or ""
+            message["tool_calls"] += delta.get("tool_calls", [])
+        return message
