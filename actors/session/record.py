@@ -6,12 +6,14 @@ their beginnings. A request is planned beside the record; only `commit` changes 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from milepost.actors.session.row import TokenRow
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import numpy as np
     from numpy.typing import NDArray
 
@@ -127,6 +129,10 @@ class Record(Protocol):
         """Every conversation that can be trained; costs their tokens."""
         ...
 
+    def later(self) -> Callable[[], list[Branch]]:
+        """Gives what `branches` would give now, also from another thread while the record grows."""
+        ...
+
     def validate(self) -> None:
         """Assert every invariant; costs every token."""
         ...
@@ -225,6 +231,14 @@ class LinearRecord:
             cut_by=self._cut_by,
         )
         return [branch]
+
+    def later(self) -> Callable[[], list[Branch]]:
+        """The one there is, copied: 9 bytes a token."""
+        copies = [
+            replace(branch, row=branch.row.copy(), messages=list(branch.messages))
+            for branch in self.branches()
+        ]
+        return lambda: copies
 
     def validate(self) -> None:
         """Assert what holds between row and messages."""

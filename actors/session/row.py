@@ -150,6 +150,17 @@ class TokenRow:
             )
         )
 
+    def copy(self) -> TokenRow:
+        """The same row, to be read: what is appended to this one does not reach it."""
+        twin = TokenRow()
+        twin.length = self.length
+        twin.turns, twin.spans = list(self.turns), list(self.spans)
+        twin._token_ids = self.token_ids.copy()
+        twin._provenance = self.provenance.copy()
+        twin._logprobs = self.logprobs.copy()
+        twin._hasher = self._hasher.copy()
+        return twin
+
     def cut_for_good(self, turns: int) -> None:
         """Forget all but the first `turns` turns; nothing can be committed after that."""
         del self.turns[turns:]

@@ -21,7 +21,7 @@ from milepost.actors.session.refusal import TurnRefused
 from milepost.actors.session.row import TokenRow
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Callable, Collection
 
     from numpy.typing import NDArray
 
@@ -219,24 +219,14 @@ class TreeRecord:
 
     def branches(self) -> list[Branch]:
         """One for each leaf, in the order their last turns were asked for."""
-        leaves = [node for node in self._nodes.values() if not node.children]
-        return [self._branch(leaf) for leaf in sorted(leaves, key=lambda node: node.number)]
+        return self.later()()
 
-    def _branch(self, leaf: Node) -> Branch:
-        row = TokenRow()
-        nodes = leaf.path()
-        for turns, node in enumerate(nodes):
-            turn = node.turn
-            row.commit(turns, turn.seam, turn.piece, turn.reply)
-        return Branch(
-            row=row,
-            messages=[message for node in nodes for message in node.messages],
-            tools=leaf.tools,
-            path=tuple(node.number for node in nodes),
-            ends=tuple(accumulate(len(node.messages) for node in nodes)),
-            retried=self._is_retried(leaf),
-            cut_by=leaf.turn.cut_by,
-        )
+    def later(self) -> Callable[[], list[Branch]]:
+        """The leaves of now: a node and its path never change, whatever is added to them."""
+        leaves = [node for node in self._nodes.values() if not node.children]
+        leaves.sort(key=lambda node: node.number)
+        found = [(leaf, self._is_retried(leaf)) for leaf in leaves]
+        return lambda: [_branch(leaf, retried=retried) for leaf, retried in found]
 
     def _is_retried(self, leaf: Node) -> bool:
         """A later reply stands at its place. First prompts have one place each, by their text."""
@@ -265,6 +255,23 @@ class TreeRecord:
             branch.row.validate()
             length = self._nodes[branch.path[-1]].length
             assert branch.row.length == length, f"row of {branch.path} has another length"
+
+
+def _branch(leaf: Node, *, retried: bool) -> Branch:
+    row = TokenRow()
+    nodes = leaf.path()
+    for turns, node in enumerate(nodes):
+        turn = node.turn
+        row.commit(turns, turn.seam, turn.piece, turn.reply)
+    return Branch(
+        row=row,
+        messages=[message for node in nodes for message in node.messages],
+        tools=leaf.tools,
+        path=tuple(node.number for node in nodes),
+        ends=tuple(accumulate(len(node.messages) for node in nodes)),
+        retried=retried,
+        cut_by=leaf.turn.cut_by,
+    )
 
 
 def _add(parts: list[NDArray[np.int32]], seam: Seam, piece: Piece) -> None:

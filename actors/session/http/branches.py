@@ -8,18 +8,20 @@ from typing import TYPE_CHECKING, Any
 from milepost.actors.session.leaves import leaf_of
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import numpy as np
     from numpy.typing import NDArray
 
     from milepost.actors.session.leaves import Leaf
-    from milepost.actors.session.state import Session
+    from milepost.actors.session.record import Branch
     from milepost.messages.shared import ChatMessage, VersionSpan
     from milepost.messages.trajectory import TurnBoundary
 
 
 @dataclass(frozen=True, slots=True)
 class BranchCopy:
-    """One conversation, T tokens long; its arrays are copies.
+    """One conversation, T tokens long.
 
     Attributes:
         leaf: as hooks see it.
@@ -44,24 +46,22 @@ class BranchCopy:
     tools: list[dict[str, Any]]
 
 
-def copy_branches(session: Session) -> list[BranchCopy]:
-    """Every branch; 9 bytes are copied for each token."""
-    copies = []
-    for branch in session.record.branches():
-        row, messages = branch.row, list(branch.messages)
-        copy = BranchCopy(
+def copies_of(branches: Sequence[Branch]) -> list[BranchCopy]:
+    """Branches that `Record.later` gave: nobody else changes them."""
+    return [
+        BranchCopy(
             leaf=leaf_of(branch),
-            token_ids=row.token_ids.copy(),
-            logprobs=row.logprobs.copy(),
-            provenance=row.provenance.copy(),
-            spans=tuple(row.spans),
-            turns=tuple(row.turns),
-            messages=messages,
+            token_ids=branch.row.token_ids,
+            logprobs=branch.row.logprobs,
+            provenance=branch.row.provenance,
+            spans=tuple(branch.row.spans),
+            turns=tuple(branch.row.turns),
+            messages=branch.messages,
             ends=branch.ends,
             tools=branch.tools,
         )
-        copies.append(copy)
-    return copies
+        for branch in branches
+    ]
 
 
 def tree_of(branches: list[BranchCopy]) -> dict[str, Any]:

@@ -39,6 +39,11 @@ class ChatCompletions:
         )
         stream = fields.take("stream", bool) or False
         stream_options = fields.take("stream_options", dict[str, Any]) or {}
+        usage = bool(stream_options.pop("include_usage", False))
+        if more := [name for name, value in stream_options.items() if value]:
+            raise TurnRefused(
+                "bad_request", f"stream_options.{more[0]} cannot be met, leave it out"
+            )
         model = fields.take("model", str) or ""
         fields.sampling(spec.sampling)
         fields.template_options("chat_template_kwargs", options)
@@ -69,7 +74,6 @@ class ChatCompletions:
             "user",
         )
         fields.done()
-        usage = bool(stream_options.get("include_usage"))
         return Asked(messages, tools, bound, stream=stream, model=model, usage=usage)
 
     def reply(self, reply: ChatReply, about: About) -> bytes:

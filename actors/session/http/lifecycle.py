@@ -7,11 +7,11 @@ import secrets
 from typing import TYPE_CHECKING, Annotated, Any
 
 from aiohttp import web
-from msgspec import Meta
+from msgspec import Meta, Raw
 from msgspec.structs import replace
 
 from milepost.actors.session.http.answers import JSON, NO_RETRY, error, refusal
-from milepost.actors.session.http.branches import copy_branches, tree_of
+from milepost.actors.session.http.branches import copies_of, tree_of
 from milepost.actors.session.http.dialect import encode
 from milepost.actors.session.http.fields import Fields
 from milepost.actors.session.http.records import records_of
@@ -128,10 +128,11 @@ class Lifecycle:
     async def told(self, key: str, session: Session) -> web.Response:
         """`GET /sessions/{id}`."""
         is_tree = session.record.takes_parallel
-        branches, times = copy_branches(session), self._chats.times(session)
+        later, times = session.record.later(), self._chats.times(session)
 
         def tell() -> bytes:
-            records = records_of(branches, times)
+            branches = copies_of(later())
+            records = Raw(records_of(branches, times))
             metadata = session_metadata(branches, self._renderer)
             if is_tree:
                 metadata["tree"] = tree_of(branches)
@@ -159,11 +160,11 @@ class Lifecycle:
             fields.done()
         except TurnRefused as refused:
             return error(400, str(refused))
-        branches = copy_branches(session)
+        later = session.record.later()
 
         def make() -> bytes:
             return encode_samples(
-                branches,
+                copies_of(later()),
                 self._renderer,
                 rules=self._rules,
                 length_max=length_max,

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from milepost.actors.session.http.dialect import encode
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -16,19 +18,22 @@ if TYPE_CHECKING:
 PATH = "v1/chat/completions"
 
 
-def records_of(branches: Sequence[BranchCopy], times: Sequence[tuple[float, float]]) -> list[Any]:
-    """Records of the newest branch, in order.
+def records_of(branches: Sequence[BranchCopy], times: Sequence[tuple[float, float]]) -> bytes:
+    """Records of the newest branch, in order: a JSON list.
+
+    Each is written by itself: all of them hold every prompt again, and are never there at once.
 
     Args:
         branches: of the session.
         times: for each of its turns, when it was asked and answered, Unix time.
     """
     if not branches:
-        return []
+        return b"[]"
     branch = branches[-1]
     padded = [*times[-len(branch.turns) :]]
     padded = [(0.0, 0.0)] * (len(branch.turns) - len(padded)) + padded
-    return [_record(branch, number, *padded[number]) for number in range(len(branch.turns))]
+    numbers = range(len(branch.turns))
+    return b"[%s]" % b",".join(encode(_record(branch, at, *padded[at])) for at in numbers)
 
 
 def _record(branch: BranchCopy, number: int, asked_s: float, answered_s: float) -> dict[str, Any]:

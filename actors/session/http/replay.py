@@ -177,7 +177,8 @@ class Replay:
 
 def _read(decoder: msgspec.json.Decoder[T], raw: bytes | Raw, name: str) -> T:
     try:
-        if is_deep(bytes(raw).decode()):
+        text = bytes(raw)
+        if text.count(b"[") + text.count(b"{") > NESTING_MAX and is_deep(text.decode()):
             raise TurnRefused("bad_request", f"{name} is nested more than {NESTING_MAX} deep")
         return decoder.decode(raw)
     except NO_JSON as error:

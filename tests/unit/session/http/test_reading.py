@@ -114,6 +114,11 @@ def test_one_conversation_reads_the_same_in_every_dialect(
         (BODIES[0][0], {"tool_choice": "required"}, "tool_choice"),
         (BODIES[0][0], {"tools": [{"type": "web_search"}]}, "tools[0]"),
         (BODIES[0][0], {"top_k": 5}, "top_k"),
+        (
+            BODIES[0][0],
+            {"stream_options": {"include_usage": True, "continuous_usage_stats": True}},
+            "stream_options.continuous_usage_stats",
+        ),
         (BODIES[1][0], {"previous_response_id": "resp_1"}, "has no such response"),
         (BODIES[1][0], {"conversation": "conv_1"}, "conversation"),
         (BODIES[1][0], {"input": [{"type": "computer_call"}]}, "input[0]"),

@@ -1,0 +1,66 @@
+"""A session is looked at while it goes on: what is shown is the moment of the question."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from unit.session.kit import QUESTION, Play, play
+
+from milepost.actors.session.http.branches import BranchCopy, copies_of, tree_of
+from milepost.actors.session.http.records import records_of
+from milepost.configs.actors import TreeConfig
+
+USER = {"role": "user", "content": "and now?"}
+
+
+def grown(game: Play) -> None:
+    """One more turn, another try of the newest, and in a tree a branch."""
+    first = game.turn([QUESTION], "cat")
+    game.turn([QUESTION, first, USER], "dog")
+
+
+def shown(branches: list[BranchCopy]) -> list[tuple[list[int], bool, str]]:
+    return [
+        (
+            branch.token_ids.tolist(),
+            branch.leaf.retried,
+            records_of([branch], [(1.0, 2.0)]).decode(),
+        )
+        for branch in branches
+    ]
+
+
+@pytest.mark.parametrize("tree", [None, TreeConfig()], ids=["linear", "tree"])
+def test_what_was_asked_for_is_shown_whatever_comes_meanwhile(tree: TreeConfig | None) -> None:
+    """Copied or rebuilt in the thread, the branches are those that there were."""
+    game = play(tree=tree)
+    game.open()
+    record = game.core._sessions["g.0"].record
+    grown(game)
+    now = shown(copies_of(record.branches()))
+    later = record.later()
+    before = tree_of(copies_of(later()))
+    first = {"role": "assistant", "content": "cat"}
+    game.turn([QUESTION, first, USER], "bird")
+    if tree:
+        game.turn([USER], "fish")
+    assert shown(copies_of(later())) == now
+    assert tree_of(copies_of(later())) == before
+    assert shown(copies_of(record.branches())) != now
+
+
+def test_records_are_requests_and_responses_in_order() -> None:
+    """As JSON, each with the ids that the engine was sent; no session, no records."""
+    game = play()
+    game.open()
+    record = game.core._sessions["g.0"].record
+    assert records_of([], []) == b"[]"
+    grown(game)
+    (branch,) = copies_of(record.branches())
+    one, two = json.loads(records_of([branch], [(3.0, 4.0)]))
+    assert (one["timestamp"], two["request_timestamp"], two["timestamp"]) == (0.0, 3.0, 4.0)
+    row = branch.token_ids.tolist()
+    assert one["request"]["input_ids"] == row[: branch.turns[0].prompt_end]
+    assert two["request"]["input_ids"] == row[: branch.turns[1].prompt_end]
+    assert two["response"]["choices"][0]["message"]["content"] == "dog"
