@@ -30,6 +30,7 @@ STALENESS: Final = ("train/staleness/mean", "train/staleness/max")
 QUEUE: Final = "rollout/fully_async/queue_size"
 LOSS: Final = ("train/nll", "train/loss")
 TOKENS: Final = "train/loss_tokens"
+WASTE: Final = "rollout/waste/"
 VERSION: Final = "train/version"
 """Batches trained so far; the trainer alone reports it, once for each step."""
 
@@ -147,6 +148,24 @@ class Progress:
         return None if mean is None or highest is None else (mean, highest)
 
     @property
+    def waste(self) -> tuple[float, str] | None:
+        """Share of the tokens that ended before the last step and were wasted; the worst account.
+
+        Of those that were trained or wasted: evaluations are neither.
+        """
+        if not self._window:
+            return None
+        last = self._window[-1]
+        accounts = {name: last[name] for name in last if name.startswith(WASTE)}
+        accounts.pop(f"{WASTE}evaluated_tokens", None)
+        wasted = sum(accounts.values())
+        if not wasted:
+            return None
+        worst = max(accounts, key=lambda name: accounts[name])
+        name = worst.removeprefix(WASTE).removesuffix("_tokens")
+        return wasted / (wasted + last.get(TOKENS, 0.0)), name
+
+    @property
     def reading(self) -> str:
         """Which side is the bottleneck, how fresh the data is, and the key to turn."""
         return read_flow(self._window, sync=self._sync)
@@ -198,6 +217,9 @@ def scores(values: dict[str, Any]) -> str:
     ways = [(found.sampled, "sampled"), (found.greedy, "greedy")]
     name = "success" if any(score and score.success is not None for score, _ in ways) else "reward"
     words = [f"{getattr(score, name) or 0.0:.3f} {way}" for score, way in ways if score]
+    if found.external:
+        words = [f"{name} {value:.4g}" for name, value in found.external.items()]
+        return f"version {found.version}: {', '.join(words)}"
     return f"version {found.version}: held-out {name} {', '.join(words)}"
 
 

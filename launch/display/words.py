@@ -20,7 +20,7 @@ def seconds(value: float) -> str:
 def plain_line(progress: Progress) -> str:
     """One line for one step."""
     words = [f"step {progress.step}/{progress.steps}", *results(progress)]
-    words += [*speed(progress), *freshness(progress)]
+    words += [*speed(progress), *freshness(progress), *waste(progress)]
     if progress.left_s is not None:
         words.append(f"{seconds(progress.left_s)} left")
     return "  ".join(words)
@@ -63,3 +63,10 @@ def freshness(progress: Progress) -> Iterator[str]:
         lowest, highest_version = progress.versions
         spread = f"{lowest}" if lowest == highest_version else f"{lowest}-{highest_version}"
         yield f"version {spread}"
+
+
+def waste(progress: Progress) -> Iterator[str]:
+    """What was sampled for nothing, and the account that most of it is in."""
+    if progress.waste is not None:
+        share, account = progress.waste
+        yield f"wasted {share:.0%} ({account})"

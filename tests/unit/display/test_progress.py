@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from milepost.launch.display.progress import BARS, EVENTS_MAX, Progress, sparkline
+from milepost.launch.display.words import plain_line
 from milepost.messages.supervisor import EventReported, Snapshot
 
 
@@ -68,6 +69,19 @@ def test_speed_and_time_left_come_from_the_last_steps() -> None:
     assert progress.step_s == pytest.approx(0.5)
     assert progress.left_s == pytest.approx(0.5 * 38)
     assert progress.trained_per_s == pytest.approx(1000.0)
+
+
+def test_what_was_sampled_for_nothing_is_told_at_every_step_with_the_account_it_is_in() -> None:
+    """A line a step: a filter that eats half of the tokens is seen while it does."""
+    progress = a_progress()
+    metrics = step_metrics(1, 0.5, tokens=300.0)
+    metrics |= {f"rollout/waste/{name}_tokens": 90.0 for name in ("filtered_zero_spread",)}
+    metrics |= {"rollout/waste/stopped_tokens": 10.0, "rollout/waste/evaluated_tokens": 1e6}
+    progress.take_step(metrics, now_s=0.0)
+    assert progress.waste == (pytest.approx(0.25), "filtered_zero_spread")
+    assert "wasted 25% (filtered_zero_spread)" in plain_line(progress)
+    progress.take_step(step_metrics(2, 0.5), now_s=1.0)
+    assert progress.waste is None
 
 
 def test_metrics_of_another_source_are_merged_and_are_no_step_of_their_own() -> None:
@@ -145,6 +159,7 @@ def test_only_the_last_events_stay_and_routine_ones_never_show() -> None:
             {"greedy": {"num_episodes": 9, "reward": 0.25}},
             "version 8: held-out reward 0.250 greedy",
         ),
+        ({"external": {"exam": 0.75}}, "version 8: exam 0.75"),
     ],
 )
 def test_an_evaluation_is_told_in_a_few_words(values: dict[str, Any], text: str) -> None:
