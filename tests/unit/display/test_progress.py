@@ -78,10 +78,9 @@ def test_what_was_sampled_for_nothing_is_told_at_every_step_with_the_account_it_
     metrics |= {f"rollout/waste/{name}_tokens": 90.0 for name in ("filtered_zero_spread",)}
     metrics |= {"rollout/waste/stopped_tokens": 10.0, "rollout/waste/evaluated_tokens": 1e6}
     progress.take_step(metrics, now_s=0.0)
-    assert progress.waste == (pytest.approx(0.25), "filtered_zero_spread")
     assert "wasted 25% (filtered_zero_spread)" in plain_line(progress)
     progress.take_step(step_metrics(2, 0.5), now_s=1.0)
-    assert progress.waste is None
+    assert "wasted" not in plain_line(progress)
 
 
 def test_metrics_of_another_source_are_merged_and_are_no_step_of_their_own() -> None:
