@@ -28,6 +28,7 @@ from milepost.launch.attach import (
     add_run_arguments,
     attached,
     find_run,
+    take_run,
 )
 from milepost.launch.exits import Exit
 
@@ -41,8 +42,13 @@ POLL_S: Final = 0.2
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """EDGE, --where, --decode, --limit, --run and --json."""
-    parser.add_argument("edge", metavar="EDGE", help="such as 'session-0 -> buffer'")
+    """[RUN] EDGE, --where, --decode, --limit, --run and --json."""
+    parser.add_argument(
+        "words",
+        nargs="+",
+        metavar="EDGE",
+        help="such as 'session-0 -> buffer'; the run's folder may come first",
+    )
     parser.add_argument(
         "--where", default="", metavar="CONDITION", help="only messages for which this holds"
     )
@@ -93,7 +99,8 @@ class _Reading:
         from milepost.launch.traffic.edges import parse_edge, spots_of
         from milepost.messages.supervisor import Snapshot, SnapshotRequested
 
-        edge, text = parse_edge(self.arguments.edge), self.arguments.where
+        text = self.arguments.where
+        edge = parse_edge(" ".join(take_run(self.arguments, self.arguments.words)))
         condition = Condition(text, _field_names()) if text else None
         async with Client(find_run(self.arguments.run)) as client:
             snapshot = await client.ask(SnapshotRequested(), Snapshot)

@@ -140,6 +140,9 @@ def system_limits_agree(subject: Subject) -> Iterator[Finding]:
     if timeouts.heartbeat_s < 3:
         what = f"heartbeat_s = {timeouts.heartbeat_s}, and an actor is heard once a second"
         yield Problem(what, "$.system.timeouts.heartbeat_s", "set 3 or more")
+    if topology.system.recorder.payloads and not topology.system.recorder.enabled:
+        what = "payloads = true, and the recorder that would keep them is turned off"
+        yield Problem(what, "$.system.recorder.payloads", "set enabled = true, or leave it out")
 
 
 def devices_are_named(subject: Subject) -> Iterator[Finding]:

@@ -10,6 +10,7 @@ import pytest
 from milepost.configs.load import decode
 from milepost.supervisor.checks import Machine, Subject
 from milepost.supervisor.checks.check import Finding
+from milepost.supervisor.checks.limits import system_limits_agree
 from milepost.supervisor.checks.mailboxes import host_is_ours, place_exists, tcp_is_private
 
 MACHINE = Machine(
@@ -74,3 +75,11 @@ def test_a_host_that_is_not_this_machine_is_refused() -> None:
 def test_a_host_without_tcp_has_no_effect_and_is_refused() -> None:
     (problem,) = words(list(host_is_ours(subject(host="192.0.2.1"))))
     assert problem.startswith('host = "192.0.2.1" has no effect with transport = "ipc"')
+
+
+def test_contents_for_a_recorder_that_is_turned_off_are_refused() -> None:
+    """Who wants to replay a run must not find out afterwards that nothing was recorded."""
+    given = subject(recorder={"enabled": False, "payloads": True})
+    (problem,) = system_limits_agree(given)
+    assert "payloads = true, and the recorder that would keep them is turned off" in str(problem)
+    assert list(system_limits_agree(subject(recorder={"payloads": True}))) == []
