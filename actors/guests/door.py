@@ -143,9 +143,10 @@ class Door:
             await visit.over
         finally:
             del self._visits[name]
+            # First that the episode is over, then that its chat is: the latter follows from it.
+            self._carry_out(self.lobby.remove(name, OVER))
             if visit.talk is not None:
                 visit.talk.stop(OVER)
-            self._carry_out(self.lobby.remove(name, OVER))
 
     # ---- questions -----------------------------------------------------------------------
 

@@ -1,6 +1,6 @@
 """The TypeScript client on Node, with the real packages from npm, against a running door.
 
-Skipped unless MILEPOST_NETWORK is set: `npm install` fetches zeromq and @msgpack/msgpack first.
+`make test-clients` runs these: `npm ci` fetches zeromq and @msgpack/msgpack first.
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ from pathlib import Path
 from typing import Final
 
 import pytest
-from proc.guests import job
-from proc.hosts import prompt
+from proc.guests import end, job
+from proc.hosts import Host, prompt
 from unit.agent.kit import order
 
+from milepost.actors.agent.processes import started
 from milepost.messages.agent import CancelEpisode
 from milepost.messages.rollout import EpisodeEnded
 from milepost.messages.session import ChatTurn
@@ -39,18 +40,20 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The client, installed and compiled as its page says."""
     folder = tmp_path_factory.mktemp("client") / "typescript"
     shutil.copytree(CLIENT, folder, ignore=shutil.ignore_patterns("node_modules", "build"))
-    for words in (["install", "--no-audit", "--no-fund"], ["run", "build"]):
+    for words in (["ci", "--no-audit", "--no-fund"], ["run", "build"]):
         command = ["npm", *words]
         done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stdout + done.stderr
     return folder
 
 
-async def start(built: Path, folder: Path, episodes: int) -> Process:
-    invitation = str(folder / ".milepost" / "guests.json")
-    return await asyncio.create_subprocess_exec(
-        "node", "build/examples/echo.js", invitation, str(episodes), cwd=built, stdout=PIPE
-    )
+async def start(built: Path, scene: Host, episodes: int, example: str = "echo") -> Process:
+    """An example of the client, as a person starts it."""
+    invitation = str(scene.folder / ".milepost" / "guests.json")
+    command = ("node", f"build/examples/{example}.js", invitation, str(episodes))
+    guest = await started(asyncio.create_subprocess_exec(*command, cwd=built, stdout=PIPE))
+    scene.guests.append(guest)
+    return guest
 
 
 @pytest.mark.parametrize("listen", ["ipc", "tcp://127.0.0.1:0"])
@@ -59,8 +62,7 @@ async def test_an_agent_on_node_joins_works_is_cancelled_and_leaves(
 ) -> None:
     """Hello, credit, episode, chat, result, cancellation, goodbye; over tcp with CURVE."""
     async with job(tmp_path, listen=listen, silence_s=4.0) as scene:
-        guest = await start(built, tmp_path, 2)
-        scene.guests.append(guest)
+        guest = await start(built, scene, 2)
         await scene.room(2)
         for number in range(20):
             await scene.tell(order(f"g.{number}", prompt=prompt()))
@@ -87,11 +89,42 @@ async def test_episodes_of_a_node_process_that_is_killed_go_back(
 ) -> None:
     async with job(tmp_path, silence_s=2.0) as scene:
         scene.answers_chats = False
-        guest = await start(built, tmp_path, 1)
-        scene.guests.append(guest)
+        guest = await start(built, scene, 1)
         await scene.room(1)
         await scene.tell(order("g.0", prompt=prompt()))
         await scene.next(ChatTurn)
         guest.kill()
         ended = await scene.next(EpisodeEnded)
         assert (ended.status.value, ended.reward) == ("aborted", None)
+
+
+async def test_a_reply_comes_in_parts_and_the_job_s_end_ends_the_program(
+    tmp_path: Path, built: Path
+) -> None:
+    """Streamed from the session to Node, then goodbye: nobody waits for a time-out."""
+    async with job(tmp_path) as scene:
+        scene.answers_chats = False
+        guest = await start(built, scene, 1, "stream")
+        assert guest.stdout is not None
+        await scene.room(1)
+        await scene.tell(order("g.0", prompt=prompt()))
+        await scene.next(ChatTurn)
+        for number, letter in enumerate("cat", start=1):
+            await scene.stream(number)
+            assert (await guest.stdout.readline()).decode() == f"{letter}\n"
+        scene.release()
+        assert (await guest.stdout.readline()).decode() == "whole: cat\n"
+        assert (await scene.next(EpisodeEnded)).reward == 1.0
+        await end(scene, "done", "so it went")
+        await guest.communicate()
+        assert guest.returncode == 0
+
+
+async def test_a_job_that_failed_is_told_to_its_guests(tmp_path: Path, built: Path) -> None:
+    async with job(tmp_path) as scene:
+        guest = await start(built, scene, 1)
+        await scene.room(1)
+        await end(scene, "failed", "engine-0 died")
+        stdout, _ = await guest.communicate()
+        assert guest.returncode == 1
+        assert json.loads(stdout) == {"reported": 0, "failed": 0, "cancelled": 0}

@@ -1,4 +1,5 @@
-// Joins a job, asks the model once in each episode, and rewards the answer that is the label.
+// Joins a job, asks the model once in each episode, and rewards the answer that is the label. Ends
+// with the job: with 0 when its work was done.
 //
 //     node build/examples/echo.js RUN/.milepost/guests.json [EPISODES]
 
@@ -20,3 +21,7 @@ const guest = new Guest(
 process.on("SIGINT", () => guest.leave("stopped by SIGINT"));
 await guest.run();
 console.log(JSON.stringify(guest.counts));
+if (guest.goodbye && guest.goodbye.status !== "done") {
+  console.error(`the run ended (${guest.goodbye.status}): ${guest.goodbye.reason}`);
+  process.exitCode = 1;
+}

@@ -41,6 +41,19 @@ export interface Report {
   info?: Fields;
 }
 
+/** What a reply that is still being sampled has grown by. */
+export interface Part {
+  content: string;
+  reasoning: string;
+  tool_calls: NonNullable<ChatMessage["tool_calls"]>;
+}
+
+/** How the run ended; status `done`: its work was done. */
+export interface Goodbye {
+  status: string;
+  reason: string;
+}
+
 const MARGIN_MS = 5000;
 const JOIN_MS = 20_000;
 const REPORT_MS = 30_000;
@@ -61,15 +74,29 @@ export class Episode {
   get limits(): Given["limits"] { return this.given.limits; }
 
   /** The model's next reply; `messages` is the whole conversation so far. Throws `ChatError`. */
-  async chat(messages: ChatMessage[], options: { tools?: Fields[]; tokensMax?: number } = {}): Promise<Reply> {
-    const { type, body } = await this.link.ask("GuestChat", {
-      token: this.token, episode_id: this.given.episode_id, messages,
-      tools: options.tools, tokens_max: options.tokensMax,
-    }, this.given.limits.seconds_max * 1000 + MARGIN_MS);
-    if (type === "ChatReply") return body as unknown as Reply;
-    const kind = type === "ChatRefused" ? String(body.kind) : "closed";
-    throw new ChatError(kind, String(body.reason), String(body.limit ?? ""));
+  async chat(messages: ChatMessage[], options: ChatOptions = {}): Promise<Reply> {
+    return reply(await this.ask(messages, options, false));
   }
+
+  /** The same while it is sampled: its parts as they come, last the whole reply, which counts. */
+  async *stream(messages: ChatMessage[], options: ChatOptions = {}): AsyncGenerator<Part, Reply> {
+    const more = { token: this.token, episode_id: this.given.episode_id };
+    let answer = await this.ask(messages, options, true);
+    while (answer.type === "ReplyPart") {
+      yield answer.body as unknown as Part;
+      answer = await this.link.ask("MoreOfReply", more, this.patienceMs);
+    }
+    return reply(answer);
+  }
+
+  private ask(messages: ChatMessage[], options: ChatOptions, stream: boolean): Promise<Answer> {
+    return this.link.ask("GuestChat", {
+      token: this.token, episode_id: this.given.episode_id, messages, stream,
+      tools: options.tools, tokens_max: options.tokensMax,
+    }, this.patienceMs);
+  }
+
+  private get patienceMs(): number { return this.given.limits.seconds_max * 1000 + MARGIN_MS; }
 
   /** The result so far; the last one counts. */
   report(result: Report): void { this.result = { ...this.result, ...result }; }
@@ -78,12 +105,25 @@ export class Episode {
   stop(reason: string): void { this.controller.abort(new Error(reason)); }
 }
 
+function reply({ type, body }: Answer): Reply {
+  if (type === "ChatReply") return body as unknown as Reply;
+  const kind = type === "ChatRefused" ? String(body.kind) : "closed";
+  throw new ChatError(kind, String(body.reason), String(body.limit ?? ""));
+}
+
+export interface ChatOptions {
+  tools?: Fields[];
+  tokensMax?: number;
+}
+
 export type Agent = (episode: Episode) => Promise<void>;
 
-/** One agent, joined to one job. `await guest.run()` returns after `leave`. */
+/** One agent, joined to one job. `await guest.run()` returns after `leave`, or when the job ends. */
 export class Guest {
   /** Episodes by what became of them. */
   readonly counts = { reported: 0, failed: 0, cancelled: 0 };
+  /** What the run said of its end; undefined while it goes on without us. */
+  goodbye: Goodbye | undefined;
   private readonly link: Link;
   private readonly running = new Map<string, Episode>();
   private leaving = "";
@@ -124,10 +164,7 @@ export class Guest {
       const asked = this.link.ask("TakeEpisodes", {
         token, running: [...this.running.keys()],
         episodes_max: this.leaving ? 0 : this.options.episodes,
-      }, deadlineMs).catch((error: unknown) => {
-        if (error instanceof Unanswered) return undefined;
-        throw error;
-      });
+      }, deadlineMs).catch(unlessUnanswered);
       const changed = new Promise<"changed">((resolve) => { this.wake = () => resolve("changed"); });
       const news: Answer | "changed" | undefined = await Promise.race([asked, changed]);
       if (news === "changed") continue;
@@ -137,8 +174,12 @@ export class Guest {
         return Boolean(this.leaving);
       }
       this.begin(token, news.body);
+      if (news.body.goodbye) {
+        this.goodbye ??= news.body.goodbye as Goodbye;
+        this.leaving ||= "the run ends";
+      }
     }
-    await this.link.ask("LeaveRun", { token, reason: this.leaving }, LEAVE_MS);
+    await this.link.ask("LeaveRun", { token, reason: this.leaving }, LEAVE_MS).catch(unlessUnanswered);
     return true;
   }
 
@@ -151,7 +192,7 @@ export class Guest {
     }
     for (const [id, reason] of Object.entries(news.cancelled as Record<string, string>)) {
       this.running.get(id)?.stop(reason);
-      if (this.running.delete(id)) this.counts.cancelled += 1;
+      this.over(id, "cancelled");
     }
   }
 
@@ -161,6 +202,11 @@ export class Guest {
     try {
       await this.agent(episode);
     } catch (thrown) {
+      if (thrown instanceof ChatError && thrown.kind === "closed") {
+        // The run stopped it, and the chat heard of it first: nobody's failure.
+        if (this.running.get(id) === episode) this.over(id, "cancelled");
+        return;
+      }
       // A bound that ended it is no failure: the run knows it, and the last report counts.
       const isBound = thrown instanceof ChatError && thrown.limit !== "";
       error = isBound ? "" : String(thrown);
@@ -170,12 +216,23 @@ export class Guest {
       await this.link.ask("ReportEpisode", {
         token, episode_id: id, error, ...episode.result,
       }, REPORT_MS);
-      this.counts[error ? "failed" : "reported"] += 1;
+      this.over(id, error ? "failed" : "reported");
     } catch (lost) {
-      if (!(lost instanceof Unanswered)) throw lost;
-    } finally {
       this.running.delete(id);
+      unlessUnanswered(lost);
+    } finally {
       if (this.leaving) this.wake();
     }
   }
+
+  private over(id: string, how: keyof Guest["counts"]): void {
+    if (this.running.delete(id)) this.counts[how] += 1;
+    if (this.leaving) this.wake();
+  }
+}
+
+/** That nobody answered is told by what follows; anything else is a fault. */
+function unlessUnanswered(error: unknown): undefined {
+  if (!(error instanceof Unanswered)) throw error;
+  return undefined;
 }
