@@ -151,6 +151,8 @@ class FinishTrajectory(Message, kw_only=True):
     generation: NonNegative | None = None
     """The last reply that the reward has seen. Later turns are cut off; when its own turn was tried
     again since, there is no row to deliver. None: the reward is of whatever is there."""
+    limit: str = ""
+    """Bound that ended the episode, when the session cannot know it (`seconds_max`)."""
 
 
 class TrajectorySent(Message, kw_only=True):

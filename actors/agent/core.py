@@ -3,7 +3,7 @@
 Owns: which episodes run here, and which wait for room.
 Receives: RunEpisode, CancelEpisode, ChatPart, PeerRestarted, Drain; the guests' door RunEnds, too.
 Sends: AgentReady, EpisodesAlive and AgentLeft to the rollout actor; EpisodeEnded to whoever
-    ordered it.
+    ordered it; AgentReady also to an evaluator that has no other hosts.
 Invariants:
     AG-1 (one ending): every episode taken ends with exactly one EpisodeEnded.
     AG-2 (room): at most episodes_max episodes run, and at most as many wait.
@@ -109,7 +109,8 @@ class AgentCore:
     Args:
         name: of this host.
         episodes_max: run at once.
-        alive_every_s: how often the rollout actor hears which episodes go on; None: never.
+        alive_every_s: how often the rollout actor hears which episodes go on; None: there is none.
+        tell_room_to: who else hears how much room there is.
         has_fixed_room: False: there is room for nothing until an `AwaitRoom` says so.
     """
 
@@ -120,12 +121,15 @@ class AgentCore:
         episodes_max: int,
         alive_every_s: float | None,
         has_fixed_room: bool = True,
+        tell_room_to: tuple[str, ...] = (),
     ) -> None:
         self._name = name
         self._episodes_max = episodes_max
         self._has_fixed_room = has_fixed_room
         self._room = episodes_max if has_fixed_room else 0
         self._alive_every_s = alive_every_s
+        rollout = () if alive_every_s is None else (ROLLOUT,)
+        self._tell_room_to = (*rollout, *tell_room_to)
         self._running: dict[str, _Running] = {}
         self._waiting: deque[RunEpisode] = deque()
         self._telling: dict[str, _Telling] = {}
@@ -287,10 +291,9 @@ class AgentCore:
         return [Wake(key, now_s + AGAIN_S * telling.tells)]
 
     def _announce(self) -> list[Effect]:
-        if self._alive_every_s is None:
-            return []
         room = 0 if self._is_draining else self._room
-        return [Tell(ROLLOUT, AgentReady(agent=self._name, episodes_max=room))]
+        ready = AgentReady(agent=self._name, episodes_max=room)
+        return [Tell(to, ready) for to in self._tell_room_to]
 
     def _next_alive(self, now_s: float) -> list[Effect]:
         return [] if self._alive_every_s is None else [Wake(ALIVE_KEY, now_s + self._alive_every_s)]
@@ -309,7 +312,7 @@ class AgentCore:
     def _peer_restarted(self, actor: str) -> list[Effect]:
         """Whoever ordered episodes before it died does not wait for them any more."""
         effects = self._stop_all(actor, f"{actor} restarted")
-        return [*effects, *self._announce()] if actor == ROLLOUT else effects
+        return [*effects, *self._announce()] if actor in self._tell_room_to else effects
 
     def _drained(self) -> list[Effect]:
         if self._drain_request is None or self._running or self._waiting or self._telling:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from statistics import fmean, median
 from typing import Final, Literal
@@ -15,10 +16,16 @@ def batch_metrics(groups: Sequence[StoredGroup], success_metric: str) -> dict[st
     """What the trained groups are like: rewards, lengths, spread, success."""
     trajectories = [trajectory for group in groups for trajectory in group.members]
     lengths = [float(count) for group in groups for count in _response_lengths(group)]
-    truncated = sum(trajectory.status is Status.TRUNCATED for trajectory in trajectories)
+    truncated = [one for one in trajectories if one.status is Status.TRUNCATED]
+    limits = Counter(str(one.metadata.get("limit", "")) for one in truncated)
     metrics = {
         "rollout/raw_reward": fmean(trajectory.reward for trajectory in trajectories),
-        "rollout/truncated_ratio": truncated / len(trajectories),
+        "rollout/truncated_ratio": len(truncated) / len(trajectories),
+        **{
+            f"rollout/truncated_ratio/{limit}": count / len(trajectories)
+            for limit, count in sorted(limits.items())
+            if limit
+        },
         **_summary("rollout/response_len", lengths),
         **_spread_metrics(groups),
     }

@@ -7,11 +7,14 @@ version is moved to them and held there, and training goes on. A class of the us
 `checkpoints`.
 
 Owns: the held-out prompts and the evaluation under way.
-Receives: published versions, verdicts of agents, trajectories of sessions, offered checkpoints.
+Receives: published versions, verdicts of agents, trajectories of sessions, offered checkpoints; of
+    hosts whose room is not fixed, what room they have.
 Sends: holds to the publisher, episodes to agents, scores to the supervisor.
 Invariants: EV-1 to EV-3 of `round`, and
     EV-4 (accounted): a version that was due has a score, or a reason why it has none.
 Starts: with the first published version.
+Where only agents from outside play, an evaluation waits for one of them: the first without an
+end, since nothing can be trained before either, later ones as long as an evaluation may take.
 Dies: when the publisher does not answer.
 """
 
@@ -38,15 +41,22 @@ from milepost.actors.effects import (
 )
 from milepost.actors.evaluator.checkpoints import Checkpoints
 from milepost.actors.evaluator.holding import NAME, Holding
+from milepost.actors.evaluator.hosts import Hosts
 from milepost.actors.evaluator.round import Round
-from milepost.actors.evaluator.schedule import Schedule
+from milepost.actors.evaluator.schedule import NOBODY, Schedule
 from milepost.actors.evaluator.scores import score
 from milepost.actors.evaluator.settings import EvaluatorSettings
 from milepost.actors.evaluator.words import event, score_words, skip_words
 from milepost.actors.evaluator.works import SaveTranscripts
 from milepost.messages.buffer import TrajectoryFinished
 from milepost.messages.evaluator import CheckpointOffered, EvaluateNow, Evaluation
-from milepost.messages.rollout import EpisodeEnded, EvaluationFinished, TrajectoryLost
+from milepost.messages.rollout import (
+    AgentLeft,
+    AgentReady,
+    EpisodeEnded,
+    EvaluationFinished,
+    TrajectoryLost,
+)
 from milepost.messages.session import SessionsOpened, SessionsRefused, TrajectorySent
 from milepost.messages.shared import Message, Prompt
 from milepost.messages.supervisor import Drain, Drained, PeerRestarted, WorkFinished
@@ -61,6 +71,7 @@ class Evaluator:
     prompts: Sequence[Prompt]
     schedule: Schedule = field(init=False)
     holding: Holding = field(init=False)
+    hosts: Hosts = field(init=False)
     checkpoints: Checkpoints | None = None
     """With a class of the user's; then there are no rounds."""
     round: Round | None = None
@@ -78,6 +89,7 @@ class Evaluator:
         """Names of rounds go on where a former incarnation may have stopped."""
         self.schedule = Schedule(self.settings)
         self.holding = Holding(self.settings, self.schedule)
+        self.hosts = Hosts(self.settings)
         self._serial = self.settings.rounds_before
         if self.settings.external:
             self.checkpoints = Checkpoints(self.settings, self.scores)
@@ -102,6 +114,10 @@ class Evaluator:
                 return self._unanswered(key, f"{to}: {reason}", now_s)
             case Woken("hold"):
                 self.holding.woken()
+                return []
+            case Woken("patience"):
+                if self.hosts.woken():
+                    self.schedule.drop_due(NOBODY)
                 return []
             case Woken(key):
                 return self._time_up(key)
@@ -136,6 +152,10 @@ class Evaluator:
             case TrajectoryLost():
                 lost = (message.trajectory_id, message.attempt, message.cause)
                 return self.round.lost(*lost) if self.round else []
+            case AgentReady(agent=agent, episodes_max=room):
+                self.hosts.room[agent] = room
+            case AgentLeft(agent=agent):
+                self.hosts.room[agent] = 0
             case PeerRestarted():
                 return self._peer_restarted(message.actor)
             case Drain():
@@ -169,7 +189,10 @@ class Evaluator:
             if self.round.is_over:
                 effects += self._end_round(now_s)
         if self.schedule.due is not None and not self._is_busy:
-            effects.append(self.holding.ask())
+            if not self.hosts.is_empty:
+                effects.append(self.holding.ask())
+            elif self._is_first_told:
+                effects += self.hosts.wait(now_s)
         effects += self.holding.brake(is_busy=self._is_busy)
         for version, reason in self.schedule.skipped:
             effects += skip_words(version, reason, str(self.round or ""))
@@ -199,7 +222,8 @@ class Evaluator:
         if self._draining:
             return [self.holding.release()]
         self._serial += 1
-        self.round = Round(self.settings, self.prompts, version, self._serial, now_s)
+        settings, prompts, room = self.settings, self.prompts, self.hosts.room
+        self.round = Round(settings, prompts, version, self._serial, now_s, room)
         return [Wake(f"deadline/{self._serial}", now_s + self.settings.deadline_s)]
 
     def _time_up(self, key: str) -> list[Effect]:
@@ -289,6 +313,7 @@ class Evaluator:
         return self.round.lost(trajectory_id, attempt, reason)
 
     def _peer_restarted(self, actor: str) -> list[Effect]:
+        self.hosts.restarted(actor)
         newest = self.schedule.newest
         if actor == "rollout" and newest is not None and self._is_first_told:
             return [Tell("rollout", EvaluationFinished(version=newest), "first")]
@@ -337,6 +362,8 @@ class Evaluator:
             return str(self.round)
         if self.holding.is_asking:
             return "waits for the publisher to hold the served version"
+        if self.schedule.due is not None and self.hosts.is_empty:
+            return "waits for an agent from outside"
         return "waits for the next version to evaluate"
 
 

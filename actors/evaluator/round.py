@@ -61,6 +61,8 @@ class Round:
     serial: int
     """Tells the trajectories of one round from those of another of the same version."""
     started_s: float
+    agents: dict[str, int]
+    """Host -> episodes it runs at once, as it is now."""
     tallies: dict[str, Tally] = field(default_factory=dict)
     _waiting: deque[Item] = field(default_factory=deque)
     _out: dict[str, Item] = field(default_factory=dict)
@@ -102,7 +104,7 @@ class Round:
         return effects
 
     def _room(self) -> int:
-        return min(self.settings.in_flight_max, sum(self.settings.agents.values()))
+        return min(self.settings.in_flight_max, sum(self.agents.values()))
 
     def _spec(self, item: Item) -> SessionSpec:
         return SessionSpec(
@@ -138,6 +140,8 @@ class Round:
         item = self._newest(trajectory_id, attempt)
         if item is None or item.agent:
             return []
+        if not any(self.agents.values()):
+            return self._again(item, "no agent is here any more")
         item.agent = self._least_loaded()
         episode = RunEpisode(
             trajectory_id=trajectory_id,
@@ -154,11 +158,11 @@ class Round:
         return [Tell(item.agent, episode, key=f"run/{trajectory_id}/{attempt}")]
 
     def _least_loaded(self) -> str:
-        loads = dict.fromkeys(self.settings.agents, 0)
+        loads = {agent: 0 for agent, room in self.agents.items() if room}
         for item in self._out.values():
-            if item.agent:
+            if item.agent in loads:
                 loads[item.agent] += 1
-        return min(loads, key=lambda agent: (loads[agent] / self.settings.agents[agent], agent))
+        return min(loads, key=lambda agent: (loads[agent] / self.agents[agent], agent))
 
     # ---- coming back ---------------------------------------------------------------------
 
@@ -177,6 +181,7 @@ class Round:
                 reward=ended.reward,
                 metrics=ended.metrics,
                 generation=ended.generation,
+                limit=ended.cause if ended.status is Status.TRUNCATED else "",
             )
             key = f"finish/{ended.trajectory_id}/{ended.attempt}"
             return [Ask(item.session, verdict, key)]

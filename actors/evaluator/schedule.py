@@ -9,6 +9,8 @@ from milepost.actors.evaluator.settings import EvaluatorSettings
 
 OVERFLOW: Final = "overflow"
 """An older version was still being measured (policy `skip`)."""
+NOBODY: Final = "nobody"
+"""No agent was there to play."""
 PASSED: Final = "passed"
 """A newer version was due, or served, before this one could be taken."""
 TIMES_KEPT: Final = 64
@@ -115,6 +117,12 @@ class Schedule:
         if self.asked is not None:
             self.skipped.append((self.asked, reason))
         self.asked = None
+
+    def drop_due(self, reason: str) -> None:
+        """What is due cannot be measured."""
+        if self.due is not None:
+            self.skipped.append((self.due, reason))
+        self.due = None
 
     def delay_s(self, version: int, now_s: float) -> float:
         """From the publication of `version` to now; of one long forgotten, a lower bound."""

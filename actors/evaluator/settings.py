@@ -21,7 +21,7 @@ class EvaluatorSettings:
     """`sampled` and `greedy`, as configured, in this order."""
     limits: EpisodeLimits
     agents: dict[str, int]
-    """Host -> episodes it runs at once."""
+    """Host -> episodes it runs at once; 0 until it says so itself (`AgentReady`)."""
     sessions: tuple[str, ...]
     in_flight_max: int
     at_start: bool
@@ -73,9 +73,9 @@ class EvaluatorSettings:
             seed=topology.run.seed,
             modes=modes,
             limits=episode_limits(topology),
-            agents={
-                name: actors.agent.episodes_max for name in topology.names("agent") if actors.agent
-            },
+            agents=dict.fromkeys(
+                evaluation_hosts(topology), actors.agent.episodes_max if actors.agent else 0
+            ),
             sessions=topology.names("session"),
             in_flight_max=evaluator.episodes_in_flight_max,
             at_start=evaluator.at_start,
@@ -92,3 +92,8 @@ class EvaluatorSettings:
             starting_checkpoint=topology.model.path if topology.model else "",
             rounds_before=incarnation * ROUNDS_OF_ONE_LIFE,
         )
+
+
+def evaluation_hosts(topology: Topology) -> tuple[str, ...]:
+    """Who plays evaluations: the run's own agents, or where it has none, those from outside."""
+    return topology.names("agent") or topology.names("guests")

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from milepost.actors.context import ActorContext
     from milepost.actors.effects import Work
     from milepost.configs.spec import ActorSpec
+    from milepost.configs.topology import Topology
 
 DOOR: Final = "guests-door"
 """Name of the guests' mailbox; not the one that the run's own actors use."""
@@ -98,7 +99,13 @@ def make_core(spec: ActorSpec) -> AgentCore:
         episodes_max=config.episodes_max,
         alive_every_s=rollout.lease_s * ALIVE_SHARE if rollout else None,
         has_fixed_room=False,
+        tell_room_to=("evaluator",) if evaluates(spec.topology) else (),
     )
+
+
+def evaluates(topology: Topology) -> bool:
+    """Whether the run's evaluator has nobody but guests to play."""
+    return topology.actors.evaluator is not None and topology.actors.agent is None
 
 
 async def _open_bus(doorway: Doorway, context: ActorContext) -> Bus:

@@ -76,7 +76,7 @@ class Endings:
             session.spec,
             session.record,
             verdict,
-            session.refused_by,
+            session.refused_by or verdict.limit,
             metadata,
             self.desk.rules,
         )

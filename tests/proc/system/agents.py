@@ -9,11 +9,14 @@ from typing import Any, ClassVar
 
 import aiohttp
 
-from milepost.actors.agent import Agent, Episode
+from milepost.actors.agent import Agent, Episode, EpisodeStopped
 from milepost.configs.recipes.lookup.agent import LookupAgent
 from milepost.configs.recipes.lookup.directory import TOOLS
 from milepost.configs.recipes.lookup.environment import LookupEnvironment
 from milepost.messages.shared import Purpose
+
+TURNS, SECONDS, REPLY_TOKENS, TOKENS = range(4)
+"""The bound that `Bounded` runs into, by number of the prompt modulo 4."""
 
 
 class Held(LookupAgent):
@@ -144,3 +147,44 @@ class ByHttp(Agent):
             message["content"] += delta.get("content") or ""
             message["tool_calls"] += delta.get("tool_calls", [])
         return message
+
+
+class Bounded(Agent):
+    """Runs into another bound of its episode for each of four prompts in turn."""
+
+    async def run(self, episode: Episode) -> None:
+        messages = list(episode.prompt.messages)
+        member = int(episode.trajectory_id.rpartition(".")[2])
+        tokens_max = 1 if _number(episode) % 4 == REPLY_TOKENS else None
+        while True:
+            reply = await episode.chat(messages, tokens_max=tokens_max)
+            episode.report(reward=float(member % 2))
+            if episode.purpose is Purpose.EVALUATE:
+                return
+            if _number(episode) % 4 == SECONDS:
+                await asyncio.Event().wait()
+            more = "and again " * (40 if _number(episode) % 4 == TOKENS else 1)
+            messages = [*messages, reply.message, {"role": "user", "content": more}]
+
+
+class Fragile(Agent):
+    """Of the first group one member fails; the others wait, and say what they hear."""
+
+    async def run(self, episode: Episode) -> None:
+        member = int(episode.trajectory_id.rpartition(".")[2])
+        is_first = episode.purpose is Purpose.TRAIN and not _number(episode)
+        try:
+            await episode.chat(episode.prompt.messages)
+            episode.report(reward=float(member % 2))
+            if is_first and member:
+                await asyncio.Event().wait()
+        except (asyncio.CancelledError, EpisodeStopped):
+            # In the middle of a reply that is not sampled on, or between two.
+            print(f"member {member} was told", flush=True)  # noqa: T201
+            raise
+        if is_first:
+            raise RuntimeError("the world is gone")
+
+
+def _number(episode: Episode) -> int:
+    return int(episode.prompt.prompt_id.rpartition("-")[2])

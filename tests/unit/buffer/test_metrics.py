@@ -42,6 +42,19 @@ def test_rewards_lengths_and_success() -> None:
     assert metrics["rollout/zero_std/all_one_percentage"] == 0.0
 
 
+def test_each_limit_has_a_share_of_its_own() -> None:
+    """An episode out of time, out of turns and out of tokens are three different troubles."""
+    limits = ("turns_max", "seconds_max", "turns_max")
+    members = [
+        (replace(row(f"a.{index}", 0, status=Status.TRUNCATED), metadata={"limit": limit}),)
+        for index, limit in enumerate(limits)
+    ]
+    metrics = batch_metrics([complete_group("a", [*members, (row("a.3", 0),)])], "solved")
+    assert metrics["rollout/truncated_ratio"] == 0.75
+    assert metrics["rollout/truncated_ratio/turns_max"] == 0.5
+    assert metrics["rollout/truncated_ratio/seconds_max"] == 0.25
+
+
 def test_a_member_of_several_rows_counts_once() -> None:
     """A session that branched weighs no more in the statistics than one that did not."""
     rows = tuple(

@@ -10,7 +10,7 @@ from unit.evaluator.kit import Play, settings
 from milepost.actors.effects import Unanswered
 from milepost.messages.evaluator import EvaluateNow
 from milepost.messages.publisher import ReleaseVersion
-from milepost.messages.rollout import EvaluationFinished
+from milepost.messages.rollout import AgentReady, EvaluationFinished
 from milepost.messages.shared import Status
 from milepost.messages.supervisor import (
     Drain,
@@ -215,3 +215,50 @@ def test_a_drain_stops_the_round_and_lets_the_version_go() -> None:
     play.running.clear()
     play.publish(1, final=True)
     assert play.running == {}
+
+
+def guests_only() -> Play:
+    return Play(settings(agents={"guests": 0}))
+
+
+def test_where_only_guests_play_the_first_evaluation_waits_for_one_without_an_end() -> None:
+    """Nothing can be trained before either; and the version is not held while nobody is here."""
+    play = guests_only()
+    play.publish(0)
+    assert (play.running, play.wakes) == ({}, {})
+    assert play.core.working_on() == "waits for an agent from outside"
+    play.hear(AgentReady(agent="guests", episodes_max=2), "guests")
+    assert len(play.running) == 2
+    play.end_all(reward=0.0)
+    assert play.take(EvaluationFinished) == [EvaluationFinished(version=0)]
+
+
+def test_guests_that_leave_in_the_middle_of_an_evaluation_are_waited_for() -> None:
+    """What they had comes back as lost; nothing is sent to nobody."""
+    play = guests_only()
+    play.publish(0)
+    play.hear(AgentReady(agent="guests", episodes_max=2), "guests")
+    play.hear(AgentReady(agent="guests", episodes_max=0), "guests")
+    for name in list(play.running):
+        play.end(name, status=Status.ABORTED, reward=None)
+    assert play.running == {}
+    play.hear(AgentReady(agent="guests", episodes_max=8), "guests")
+    assert len(play.running) == 4
+    play.end_all(reward=1.0)
+    (evaluation,) = evaluations(play)
+    assert evaluation["sampled"]["num_episodes"] == 3
+
+
+def test_a_last_evaluation_that_nobody_comes_for_is_told_missing_and_the_run_ends() -> None:
+    play = guests_only()
+    play.publish(0)
+    play.hear(AgentReady(agent="guests", episodes_max=8), "guests")
+    play.end_all(reward=1.0)
+    play.hear(PeerRestarted(actor="guests", incarnation=1))
+    play.publish(1, final=True)
+    assert play.take(WorkFinished) == []
+    assert play.wakes["patience"] == play.now_s + 100.0
+    play.wake("patience")
+    [event] = [one for one in play.take(EventReported) if one.kind == "evaluation_skipped"]
+    assert event.text == "version 1 is not measured (nobody)"
+    assert len(play.take(WorkFinished)) == 1
