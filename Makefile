@@ -3,6 +3,8 @@
 #   make quickstart    train a tool-using agent, every actor a process of its own
 #   make test          the whole suite          make test-fast   pure and wire tests
 #   make test-sglang   the suite of engines against a real SGLang server, on the CPU
+#   make test-connectors   environments of other projects, their packages as they come
+#   make test-clients  the TypeScript client on Node (needs npm)
 #   make lint          style, types, layers     make format      rewrite the style
 #   make sim SEED=7    replay one simulation    make bench       ratios against rivals and floors
 #   make coverage      which lines ran          make clean       remove .venv and caches
@@ -42,7 +44,13 @@ if not _has_ops():
 endef
 export DECLARED_OPS
 
-.PHONY: quickstart test test-fast test-sglang test-sglang-old lint format bench sim coverage docs golden wheel install clean
+# Each connector has an environment of its own beside ours: what their packages pin excludes one
+# another. One of reasoning-gym's comes as source in C, so a compiler is needed.
+CONNECTORS := .venv-connectors
+CONNECTOR_NAMES := reasoning-gym openenv verifiers
+CONNECTORS_READY := $(CONNECTORS)/.ready-$(shell cat constraints/connectors/*.txt | cksum | cut -d' ' -f1)
+
+.PHONY: quickstart test test-fast test-sglang test-sglang-old test-connectors test-clients lint format bench sim coverage docs golden wheel install clean
 .DEFAULT_GOAL := quickstart
 
 quickstart: $(BASE)
@@ -64,6 +72,14 @@ test-sglang-old: $(DEV) $(SGLANG_READY)
 	MILEPOST_SGLANG_PYTHON=$(CURDIR)/$(SGLANG)/bin/python \
 	  MILEPOST_SGLANG_OLD=$(CURDIR)/$(SGLANG)/old \
 	  $(BIN)/pytest tests/contract -k "old"
+
+test-connectors: $(DEV) $(CONNECTORS_READY)
+	@set -e; for name in $(CONNECTOR_NAMES); do \
+	  $(CONNECTORS)/$$name/bin/python -P -m pytest tests/connectors/test_$$(echo $$name | tr - _).py; \
+	done
+
+test-clients: $(DEV)
+	MILEPOST_NETWORK=1 $(BIN)/pytest tests/proc/test_guest_typescript.py
 
 lint: $(DEV)
 	$(BIN)/ruff check
@@ -124,10 +140,23 @@ $(SGLANG_READY):
 	$(SGLANG_PIP) --target $(SGLANG)/old sglang==$(SGLANG_OLD_VERSION)
 	@touch $@
 
+$(CONNECTORS_READY): $(DEV)
+	@echo "installing the packages of the connectors into $(CONNECTORS) (a minute the first time)"
+	rm -rf $(CONNECTORS)
+	@set -e; for name in $(CONNECTOR_NAMES); do \
+	  $(BIN)/python -m venv $(CONNECTORS)/$$name; \
+	  site='import sysconfig; print(sysconfig.get_path("purelib"))'; \
+	  echo "import site; site.addsitedir('$$($(BIN)/python -c "$$site")')" \
+	    > "$$($(CONNECTORS)/$$name/bin/python -c "$$site")/milepost.pth"; \
+	  PYTHONWARNINGS=ignore $(CONNECTORS)/$$name/bin/python -m pip install --quiet \
+	    --disable-pip-version-check --no-deps -r constraints/connectors/$$name.txt; \
+	done
+	@touch $@
+
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "error: $(PYTHON) is missing or older than 3.11; name a newer one: make PYTHON=python3.12"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 
 clean:
-	rm -rf $(VENV) $(SGLANG) build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(SGLANG) $(CONNECTORS) build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

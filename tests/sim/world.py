@@ -10,11 +10,13 @@ from random import Random
 
 from sim.choosers import Chooser
 from sim.faults import NO_FAULTS, Faults
+from sim.guests import GuestsDoor
 from sim.learners import Checkpoint, Engine, Trainer
 from sim.network import Network
 from sim.standins import Agent, Session, Supervisor
 from sim.watch import Watch
 
+from milepost.actors.agent.run import ALIVE_SHARE
 from milepost.actors.buffer.core import Buffer
 from milepost.actors.buffer.groups import StoredGroup
 from milepost.actors.buffer.marks import Fates, WentOn
@@ -23,6 +25,7 @@ from milepost.actors.buffer.work import KeepGroup, WriteMarks
 from milepost.actors.effects import Core, Work
 from milepost.actors.evaluator.core import Evaluator
 from milepost.actors.evaluator.settings import EvaluatorSettings
+from milepost.actors.guests.run import evaluates
 from milepost.actors.publisher.core import Publisher
 from milepost.actors.publisher.fleet import FleetPublisher
 from milepost.actors.publisher.settings import PublisherSettings
@@ -164,6 +167,8 @@ class World:
             network.add("evaluator", lambda _: make(evaluator, PROMPTS[:3]), lambda _: None)
         for name in topology.names("agent"):
             network.add(name, partial(self._agent, name))
+        for name in topology.names("guests"):
+            network.add(name, partial(self._guests, name))
         for name in topology.names("session"):
             network.add(name, partial(self._session, name), is_stubborn=True)
         for name in (*topology.names("engine"), *topology.names("evaluation_engine")):
@@ -192,6 +197,17 @@ class World:
     def _agent(self, name: str, incarnation: int) -> Agent:
         faults = self.faults
         return Agent(name, self._random(name, incarnation), faults.failures, faults.impatience)
+
+    def _guests(self, name: str, incarnation: int) -> GuestsDoor:
+        rollout = self.topology.actors.rollout
+        assert rollout is not None
+        return GuestsDoor(
+            name,
+            self._random(name, incarnation),
+            failures=self.faults.failures,
+            alive_every_s=rollout.lease_s * ALIVE_SHARE,
+            tells_evaluator=evaluates(self.topology),
+        )
 
     def _rollout(self, incarnation: int, resume_version: int | None) -> Core:
         settings = RolloutSettings.of(self.topology, incarnation)

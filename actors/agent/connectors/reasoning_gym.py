@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from random import Random
 from typing import Any
 
+import msgspec
 import reasoning_gym
 from msgspec import Struct, convert
 
@@ -83,7 +84,7 @@ def _entries(tasks: Tasks, split: str, seed: int) -> Iterator[dict[str, Any]]:
     drawn = derive_seed(seed, "reasoning_gym", tasks.task, split) % 2**31
     found = reasoning_gym.create_dataset(tasks.task, size=sizes[split], seed=drawn, **tasks.config)
     # Only JSON travels with a prompt: tuples and the like become what they are there.
-    yield from (convert(dict(entry), dict[str, Any]) for entry in found)
+    yield from (msgspec.json.decode(msgspec.json.encode(dict(entry))) for entry in found)
 
 
 class ReasoningGymAgent(Agent):
