@@ -135,7 +135,7 @@ class ReplyPart(Message, kw_only=True):
 
 
 class ReportEpisode(Message, kw_only=True):
-    """The guest's code is done with an episode; answered with `ReportTaken`."""
+    """What an episode came to; answered with `ReportTaken`. After the final one it is over."""
 
     token: str
     episode_id: str
@@ -145,6 +145,8 @@ class ReportEpisode(Message, kw_only=True):
     info: dict[str, Any] = {}
     error: str = ""
     """Why the code failed: no reward then, whatever else is set."""
+    is_final: bool = True
+    """False: the result so far, which counts if a bound of time ends the episode."""
 
 
 class ReportTaken(Message, kw_only=True):

@@ -29,7 +29,11 @@ if TYPE_CHECKING:
 
 
 class Line(Protocol):
-    """How an episode reaches its session."""
+    """How an episode reaches its session, and whoever is to judge it."""
+
+    def reported(self, record: Record) -> None:
+        """The code has reported a result; it may not be the last one."""
+        ...
 
     async def ask(self, turn: ChatTurn, parts: Parts | None = None) -> Message:
         """The session's answer; with `parts`, what it samples is put there meanwhile.
@@ -229,6 +233,7 @@ class Episode:
         except (TypeError, ValueError) as error:
             record.bad_report = f"bad report: {error}"
             raise
+        self._line.reported(record)
 
     def _refused(self, refused: ChatRefused) -> ChatError:
         record = self.record

@@ -304,6 +304,9 @@ class BusLine:
         self.on_answer()
         return answer.message
 
+    def reported(self, record: Record) -> None:
+        """Whoever judges has the record itself."""
+
     def close(self) -> None:
         """The episode is over; code left behind gets no further reply."""
         self._closed = True

@@ -199,6 +199,9 @@ class Door:
         visit = self._visits.get(message.episode_id)
         if visit is None or visit.over.done() or message.episode_id not in guest.episodes:
             return False
+        if not message.is_final:
+            visit.episode.report(reward=message.reward, metrics=message.metrics, info=message.info)
+            return True
         self.lobby.reported(guest, message.episode_id)
         if message.error:
             visit.over.set_exception(GuestCodeFailed(f"{guest.name}: {message.error}"))

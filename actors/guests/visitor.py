@@ -38,6 +38,7 @@ from milepost.messages.guests import (
 from milepost.messages.session import ChatRefused, ChatTurn
 
 if TYPE_CHECKING:
+    from milepost.actors.agent.episode import Record
     from milepost.actors.agent.reply import Parts
     from milepost.actors.guests.invitation import Invitation
     from milepost.messages.shared import Message
@@ -254,6 +255,11 @@ class Visitor:
         counts = isinstance(answer, ReportTaken) and answer.counts
         self.counts["void" if not counts else "failed" if error else "reported"] += 1
 
+    def tell(self, message: Message, deadline_s: float) -> None:
+        """Ask, and go on: whatever the door answers changes nothing here."""
+        assert self._bus is not None, "tell before run"
+        self._bus.ask(DOOR, message, deadline_s=deadline_s).add_done_callback(_consume)
+
     async def ask(self, message: Message, deadline_s: float) -> Message:
         """The door's answer.
 
@@ -297,6 +303,18 @@ class _GuestLine:
         if isinstance(answer, GuestRefused):
             return ChatRefused(kind="closed", reason=answer.reason)
         return answer
+
+    def reported(self, record: Record) -> None:
+        """The door keeps it, for when the time of the episode is up before the code is done."""
+        so_far = ReportEpisode(
+            token=self._token,
+            episode_id=self._given.episode_id,
+            reward=record.reward,
+            metrics=record.metrics,
+            info=record.info,
+            is_final=False,
+        )
+        self._visitor.tell(so_far, REPORT_S)
 
     async def _ask(self, message: Message, ends_s: float) -> Message:
         left_s = ends_s - asyncio.get_running_loop().time()

@@ -1,7 +1,13 @@
 """Check an agent offline: shapes, limits, errors, cancellation, 512 episodes at once.
 
-TARGET is MODULE:CLASS, or a recipe or topology file whose agent, prompts and reward function are
-taken. The model is a script, so nothing is trained, nothing is downloaded, and no engine runs; the
+TARGET is MODULE:CLASS; or a recipe or topology file whose agent, prompts and reward function are
+taken; or the command of a program in any language that joins runs as a guest, with {invitation}
+where the path of its invitation goes:
+
+    milepost agent-check my_module:MyAgent
+    milepost agent-check "node build/examples/echo.js {invitation}"
+
+The model is a script, so nothing is trained, nothing is downloaded, and no engine runs; the
 session's rules and the verdicts are those of a run. Exit code 0: every check holds.
 """
 
@@ -9,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -26,10 +33,12 @@ from milepost.configs.topology import ActorsConfig, Topology
 from milepost.launch.exits import Exit
 from milepost.launch.options import read_options
 
+PLACE = "{invitation}"
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What the command takes."""
-    parser.add_argument("target", metavar="TARGET", help="MODULE:CLASS, a recipe, or a topology")
+    parser.add_argument("target", metavar="TARGET", help="class, recipe, topology or command")
     parser.add_argument(
         "--option", action="append", default=[], metavar="NAME=VALUE", help="argument of the class"
     )
@@ -41,12 +50,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Check in a process of its own, and print what is found as it is found."""
     topology = _topology(arguments)
+    program = shlex.split(arguments.target) if PLACE in arguments.target else []
     results: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory(prefix="milepost-agent-check-") as folder:
         file = Path(folder) / "topology.json"
         file.write_bytes(msgspec.json.encode(topology))
         command = [sys.executable, "-P", "-m", "milepost.actors.agent.conformance", str(file)]
-        with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        with subprocess.Popen([*command, *program], stdout=subprocess.PIPE) as process:
             assert process.stdout is not None
             for line in process.stdout:
                 results.append(json.loads(line))
@@ -65,8 +75,12 @@ def run(arguments: argparse.Namespace) -> int:
 def _topology(arguments: argparse.Namespace) -> Topology:
     options = read_options(arguments.option)
     target: str = arguments.target
-    if ":" in target and not target.endswith(".toml"):
-        agent = AgentConfig(agent=target, options=options)
+    is_program = PLACE in target
+    if is_program or (":" in target and not target.endswith(".toml")):
+        if is_program and options:
+            what = "a program takes its options in its command"
+            raise ConfigError([Problem(what, "--option", "write them there")])
+        agent = None if is_program else AgentConfig(agent=target, options=options)
         return Topology(
             run=RunConfig(name="agent-check", steps=1),
             data=DataConfig(prompts=arguments.prompts, reward=arguments.reward),

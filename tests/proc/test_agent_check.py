@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import subprocess
+import sys
 from typing import Final
 
 import pytest
 from proc.hosts import MILEPOST, environment
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(120)
 
 NUM_CHECKS: Final = 11
 
@@ -45,12 +46,35 @@ def test_a_reward_function_beside_the_agent_is_used() -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+GUEST: Final = (
+    f"{sys.executable} -P -c 'from milepost.launch.cli import main; raise SystemExit(main())' "
+    "agent {agent} --connect {{invitation}} --episodes 64"
+)
+
+
+def test_a_program_that_comes_as_a_guest_is_checked_through_the_door() -> None:
+    """As any agent is, 512 episodes at once included; and it has to leave by itself at the end."""
+    done = check(GUEST.format(agent="proc.agent_code:Teller"), "--json")
+    results = [json.loads(line) for line in done.stdout.splitlines()]
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert len(results) == NUM_CHECKS + 1
+    assert results[-1]["check"] == "leaves"
+
+
+def test_faults_of_a_guest_are_told_in_words() -> None:
+    done = check(GUEST.format(agent="proc.agent_code:Silent"))
+    assert done.returncode == 1
+    assert "512 of 512 ended as failed: the agent reported no reward" in done.stdout
+
+
 @pytest.mark.parametrize(
     ("words", "code", "told"),
     [
         (["proc.nothing:X"], 2, "No module named 'proc.nothing'"),
         (["proc.agent_code:NoAgent"], 2, "is no subclass of milepost.actors.agent.Agent"),
         (["proc.agent_code:Ends"], 1, "ended the checking process with exit code 7"),
+        (["false {invitation}"], 2, "ended with exit code 1 before it joined"),
+        (["no-such-program {invitation}"], 2, "no-such-program cannot be started"),
         (["lookup_warmup"], 2, "there is no agent in it"),
         (["lookup", "--reward", "a:b"], 2, "the topology says this already"),
     ],

@@ -17,7 +17,7 @@ from typing import Final
 
 import pytest
 from proc.guests import end, job
-from proc.hosts import Host, prompt
+from proc.hosts import MILEPOST, Host, environment, prompt
 from unit.agent.kit import order
 
 from milepost.actors.agent.processes import started
@@ -128,3 +128,12 @@ async def test_a_job_that_failed_is_told_to_its_guests(tmp_path: Path, built: Pa
         stdout, _ = await guest.communicate()
         assert guest.returncode == 1
         assert json.loads(stdout) == {"reported": 0, "failed": 0, "cancelled": 0}
+
+
+def test_the_client_passes_the_conformance_kit(built: Path) -> None:
+    """Everything that an agent in Python is asked to do right, through the same door."""
+    command = [*MILEPOST, "agent-check", "node build/examples/echo.js {invitation} 64"]
+    done = subprocess.run(
+        command, cwd=built, env=environment(), capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr

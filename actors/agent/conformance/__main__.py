@@ -1,7 +1,8 @@
-"""Entry of the checking process: `python -P -m milepost.actors.agent.conformance FILE`.
+"""Entry of the checking process: `python -P -m milepost.actors.agent.conformance FILE [WORD ...]`.
 
-FILE is a topology as JSON. One JSON object is printed for each check, as soon as it is done, on a
-descriptor of its own: what the agent prints goes to standard error.
+FILE is a topology as JSON; the words are those of a program that comes as a guest, and is checked
+in the place of the topology's agent. One JSON object is printed for each check, as soon as it is
+done, on a descriptor of its own: what the agent prints goes to standard error.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from msgspec import Struct
 
 from milepost.actors.agent.conformance.bench import Bench
 from milepost.actors.agent.conformance.checks import CHECKS
+from milepost.actors.agent.conformance.program import visiting
+from milepost.actors.agent.episodes import Rewards
 from milepost.actors.agent.outcome import tell_error
 from milepost.actors.agent.reward import RewardFailed
 from milepost.actors.agent.run import AgentError, make_agent, open_rewards
@@ -32,6 +35,7 @@ HELLO: Final = Prompt(
     prompt_id="check", messages=[{"role": "user", "content": "What is 2 + 2?"}], label="4"
 )
 STARTS: Final = "The agent, its prompts and its reward function load and start."
+LEAVES: Final = "A program that came as a guest leaves when the run ends, and ends well."
 
 
 class CheckResult(Struct, frozen=True, kw_only=True):
@@ -51,28 +55,44 @@ def main() -> int:
     sink = os.fdopen(os.dup(sys.stdout.fileno()), "wb", buffering=0)
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     topology = msgspec.json.decode(Path(sys.argv[1]).read_bytes(), type=Topology)
-    return asyncio.run(_check(topology, sink))
+    command, folder = sys.argv[2:], Path(sys.argv[1]).parent
+    return asyncio.run(_check(topology, command, folder, sink))
 
 
-async def _check(topology: Topology, sink: BinaryIO) -> int:
+async def _check(topology: Topology, command: list[str], folder: Path, sink: BinaryIO) -> int:
     started_s = time.monotonic()
-    config = topology.actors.agent
-    assert config is not None, "there is nothing to check"
-    options = topology.data.options if topology.data else {}
     try:
-        agent = make_agent(config.agent, config.options, options)
         prompts = _prompts(topology)
-        async with open_rewards(topology, config.reward_workers) as rewards:
-            await agent.start()
-            _write(sink, "starts", STARTS, [], started_s)
-            try:
-                bench = Bench(agent, prompts, rewards, topology)
-                return await _run_checks(bench, sink)
-            finally:
-                await agent.stop()
+        workers = topology.actors.agent.reward_workers if topology.actors.agent else 1
+        async with open_rewards(topology, workers) as rewards:
+            if not command:
+                return await _check_class(topology, prompts, rewards, sink, started_s)
+            async with visiting(command, folder) as program:
+                _write(sink, "starts", STARTS, [], started_s)
+                bench = Bench(program.agent, prompts, rewards, topology)
+                code = await _run_checks(bench, sink)
+                started_s = time.monotonic()
+                problem = await program.say_goodbye()
+                _write(sink, "leaves", LEAVES, [problem] if problem else [], started_s)
+                return 1 if problem else code
     except (AgentError, ImportError, PromptError, RewardFailed, ValueError) as error:
         _write(sink, "starts", STARTS, [tell_error(error)], started_s)
         return 2
+
+
+async def _check_class(
+    topology: Topology, prompts: list[Prompt], rewards: Rewards, sink: BinaryIO, started_s: float
+) -> int:
+    config = topology.actors.agent
+    assert config is not None, "there is nothing to check"
+    options = topology.data.options if topology.data else {}
+    agent = make_agent(config.agent, config.options, options)
+    await agent.start()
+    _write(sink, "starts", STARTS, [], started_s)
+    try:
+        return await _run_checks(Bench(agent, prompts, rewards, topology), sink)
+    finally:
+        await agent.stop()
 
 
 def _prompts(topology: Topology) -> list[Prompt]:

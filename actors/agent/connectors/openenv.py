@@ -9,7 +9,8 @@ Extra `openenv`. In a topology, with a server that runs already, or with one tha
 Each reply of the model is a step. The action is `{action: reply}`: the text, or with
 `action_is_message` the whole message, tool calls included. What the model is shown is the
 observation's `messages` (a list of chat messages) or else its field `observation`, as user text.
-The reward is the sum over the steps, or with `reward_is_last` the newest one.
+The reward is the sum over the steps, or with `reward_is_last` the newest one. Metrics are those of
+the observation's field `metrics`; the library keeps an observation's `metadata` to the server.
 """
 
 from __future__ import annotations
@@ -121,8 +122,7 @@ class OpenEnvAgent(Agent):
                 result = await world.step({self._action: said})
                 newest = float(result.reward or 0.0)
                 reward = newest if self._reward_is_last else reward + newest
-                metrics = (result.observation.get("metadata") or {}).get("metrics", {})
-                episode.report(reward=reward, metrics=metrics)
+                episode.report(reward=reward, metrics=result.observation.get("metrics") or {})
                 messages = [*messages, reply.message, *self._shown(result.observation)]
 
     def _shown(self, observation: dict[str, Any]) -> list[ChatMessage]:

@@ -98,8 +98,13 @@ export class Episode {
 
   private get patienceMs(): number { return this.given.limits.seconds_max * 1000 + MARGIN_MS; }
 
-  /** The result so far; the last one counts. */
-  report(result: Report): void { this.result = { ...this.result, ...result }; }
+  /** The result so far; the last one counts, also when the time of the episode is up. */
+  report(result: Report): void {
+    this.result = { ...this.result, ...result };
+    void this.link.ask("ReportEpisode", {
+      token: this.token, episode_id: this.given.episode_id, is_final: false, ...this.result,
+    }, REPORT_MS).catch(unlessUnanswered);
+  }
 
   /** Called by the guest, not by agents. */
   stop(reason: string): void { this.controller.abort(new Error(reason)); }

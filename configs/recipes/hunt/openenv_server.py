@@ -22,6 +22,7 @@ class Answered(Observation):  # type: ignore[misc]
     """What its calls came to."""
 
     messages: list[ChatMessage] = []
+    metrics: dict[str, float] = {}
 
 
 class HuntServer(Environment):  # type: ignore[misc]
@@ -54,7 +55,7 @@ class HuntServer(Environment):  # type: ignore[misc]
             messages=results,
             done=not results,
             reward=self._hunt.reward,
-            metadata={"metrics": self._hunt.metrics},
+            metrics=self._hunt.metrics,
         )
 
     @property

@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+from milepost.actors.agent.episode import Record
 from milepost.actors.agent.reply import Parts
 from milepost.messages.agent import RunEpisode
 from milepost.messages.bus import Incoming
@@ -57,6 +58,9 @@ class ScriptedLine:
     def __init__(self, *answers: Message | BaseException) -> None:
         self.answers = deque(answers)
         self.turns: list[ChatTurn] = []
+
+    def reported(self, record: Record) -> None:
+        """Nobody listens."""
 
     async def ask(self, turn: ChatTurn, parts: Parts | None = None) -> Message:
         """The next answer; whoever wants parts gets it letter by letter."""

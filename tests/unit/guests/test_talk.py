@@ -8,6 +8,7 @@ from typing import Any
 from unit.agent.kit import QUESTION, ScriptedLine, order, refused, reply
 
 from milepost.actors.agent import Episode
+from milepost.actors.agent.episode import Record
 from milepost.actors.agent.reply import Parts
 from milepost.actors.guests.talk import Talk
 from milepost.messages.bus import Incoming
@@ -42,6 +43,9 @@ class SlowLine:
         self.parts: Parts | None = None
         self.asked = asyncio.Event()
         self.answer: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
+
+    def reported(self, record: Record) -> None:
+        pass
 
     async def ask(self, turn: ChatTurn, parts: Parts | None = None) -> Message:
         del turn
