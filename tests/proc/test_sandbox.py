@@ -150,3 +150,18 @@ async def test_the_folder_is_written_down_before_it_exists_with_what_removes_it(
         assert not box.folder.exists()
         await asyncio.to_thread(subprocess.run, release, check=True)
     assert book.taken == {}
+
+
+async def test_folders_that_a_command_closed_are_removed_and_links_out_of_the_box_are_not_followed(
+    tmp_path: Path,
+) -> None:
+    """Whose folder cannot be entered cannot be emptied; and what a link names is not ours."""
+    outside = tmp_path / "outside"
+    outside.mkdir(mode=0o750)
+    (outside / "kept").touch()
+    async with Sandbox() as box:
+        await box.shell(f"mkdir -p a/b && touch a/b/c && ln -s {outside} link && chmod 0 a/b a")
+        folder = box.folder
+    assert not folder.exists()
+    assert (outside / "kept").exists()
+    assert outside.stat().st_mode & 0o777 == 0o750

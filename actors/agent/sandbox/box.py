@@ -125,9 +125,11 @@ class Sandbox:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """Remove the folder."""
-        await asyncio.to_thread(shutil.rmtree, self.folder, ignore_errors=True)
-        await self._leases.release(self._name)
+        """Remove the folder; what cannot be removed now stays written down for the run's end."""
+        if await asyncio.to_thread(_removed, self.folder):
+            await self._leases.release(self._name)
+        else:
+            log.warning("sandbox %s cannot be removed yet", self.folder)
 
     async def python(self, code: str) -> Ran:
         """Run Python code, with this interpreter and its packages.
@@ -228,6 +230,18 @@ class Sandbox:
         if weaknesses != self.weaknesses:
             self.weaknesses = weaknesses
             log.warning("sandbox %s is weak: %s", self._name, "; ".join(weaknesses))
+
+
+def _removed(folder: Path) -> bool:
+    """Remove it with all that is in it; False when something of it stays."""
+    for root, names, _ in os.walk(folder):
+        for name in names:
+            # A command may have closed its folders to its own user, who is ours, too.
+            inner = Path(root, name)
+            if not inner.is_symlink():
+                inner.chmod(0o700)
+    shutil.rmtree(folder, ignore_errors=True)
+    return not folder.exists()
 
 
 async def _read(stream: asyncio.StreamReader, bytes_max: int) -> tuple[str, bool]:

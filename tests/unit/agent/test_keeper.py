@@ -1,0 +1,28 @@
+"""What a guest's machine keeps of leases: everything taken and not given back, whole words only."""
+
+from __future__ import annotations
+
+import pytest
+
+from milepost.actors.agent.sandbox.keeper import give_back, left
+
+TAKE = '["take", "{0}", ["rm", "-rf", "--", "/tmp/{0}"]]\n'
+
+
+def test_what_was_taken_and_not_released_is_left() -> None:
+    lines = [TAKE.format("a"), TAKE.format("b"), '["release", "a"]\n', '["release", "never"]\n']
+    assert left(lines) == {"b": ["rm", "-rf", "--", "/tmp/b"]}
+
+
+def test_half_a_word_of_a_killed_writer_counts_for_nothing() -> None:
+    """It is written before the folder is made, so there is no folder either."""
+    assert left([TAKE.format("a"), TAKE.format("b")[:20]]) == {"a": ["rm", "-rf", "--", "/tmp/a"]}
+
+
+def test_words_of_no_lease_are_a_mistake_of_ours() -> None:
+    with pytest.raises(ValueError, match="no word of a lease"):
+        left(['["keep", "a"]\n'])
+
+
+def test_a_command_that_works_is_run_once() -> None:
+    assert give_back(["true"]) == 0
