@@ -22,7 +22,7 @@ def batch_metrics(groups: Sequence[StoredGroup], success_metric: str) -> dict[st
         "rollout/raw_reward": fmean(trajectory.reward for trajectory in trajectories),
         "rollout/truncated_ratio": len(truncated) / len(trajectories),
         **{
-            f"rollout/truncated_ratio/{limit}": count / len(trajectories)
+            f"rollout/truncated_by/{limit}": count / len(trajectories)
             for limit, count in sorted(limits.items())
             if limit
         },

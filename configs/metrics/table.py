@@ -17,7 +17,7 @@ _ROLLOUT: Final = (
     Metric("rollout/step", "steps", "batches trained before this one"),
     Metric("rollout/raw_reward", "1", "reward of the trained trajectories, mean"),
     Metric("rollout/truncated_ratio", "1", "share of them that a limit cut off"),
-    Metric("rollout/truncated_ratio/{limit}", "1", "share of them that this limit cut off"),
+    Metric("rollout/truncated_by/{limit}", "1", "share of them that this limit cut off"),
     *_LENGTHS,
     Metric("rollout/zero_std/ratio", "1", "share of groups whose rewards are all the same"),
     Metric("rollout/zero_std/all_zero_percentage", "1", "share of groups with reward 0 only"),

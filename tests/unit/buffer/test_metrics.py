@@ -51,8 +51,8 @@ def test_each_limit_has_a_share_of_its_own() -> None:
     ]
     metrics = batch_metrics([complete_group("a", [*members, (row("a.3", 0),)])], "solved")
     assert metrics["rollout/truncated_ratio"] == 0.75
-    assert metrics["rollout/truncated_ratio/turns_max"] == 0.5
-    assert metrics["rollout/truncated_ratio/seconds_max"] == 0.25
+    assert metrics["rollout/truncated_by/turns_max"] == 0.5
+    assert metrics["rollout/truncated_by/seconds_max"] == 0.25
 
 
 def test_a_member_of_several_rows_counts_once() -> None:
