@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 ORDERS_AT_ONCE: Final = 256
 SLACK: Final = 16
-LINGER_S: Final = 0.1
+LINGER_S: Final = 0.5
 """How long the first order waits for others; a process that is killed loses what waited."""
 CLOSE_S: Final = 3.0
 """What is still waiting at the end of the process gets this long."""

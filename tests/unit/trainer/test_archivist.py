@@ -1,0 +1,110 @@
+"""A rank's part of the archive: each row with what was computed, each refusal with its cause."""
+
+from __future__ import annotations
+
+from array import array
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+from unit.archive.kit import author
+from unit.trainer.kit import (
+    TEMPLATE_HASH,
+    TOKENIZER_HASH,
+    VOCABULARY,
+    batch_of,
+    digest_of,
+    group,
+    trajectory,
+)
+
+from milepost.actors.archive import hand as hands
+from milepost.actors.archive.chain import Chain
+from milepost.actors.archive.hand import ArchiveHand
+from milepost.actors.archive.layout import Head, Record, Refused, Trained, key_of, read_trained
+from milepost.actors.trainer.archivist import TrainerArchivist
+from milepost.actors.trainer.door import check_batch
+from milepost.actors.trainer.works import DoorRules, ModelFacts, StepOutcome
+from milepost.configs.run import AlgorithmConfig, ArchiveConfig
+
+RULES = DoorRules(
+    sft=False,
+    model=ModelFacts(
+        vocabulary=VOCABULARY, tokenizer_hash=TOKENIZER_HASH, template_hash=TEMPLATE_HASH
+    ),
+    version=3,
+    digests={version: digest_of(version) for version in range(4)},
+    keeps_caches=False,
+)
+OUTCOME = StepOutcome(metrics={}, num_tokens=1, train_s=1.0, spread=True)
+
+
+@pytest.fixture
+def archivist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TrainerArchivist:
+    monkeypatch.setattr(hands, "LINGER_S", 0.0)
+    hand = ArchiveHand(author(tmp_path, "trainer-0"), ArchiveConfig())
+    return TrainerArchivist(hand, AlgorithmConfig())
+
+
+def written(archivist: TrainerArchivist) -> list[tuple[Record, Head]]:
+    """Everything that the archivist had written."""
+    archivist.hand.close(60.0)
+    chain = Chain(archivist.hand.author.run_folder / "archive" / "trainer-0", "trainer-0")
+    found = [(record, head) for _, record, head in chain.records()]
+    assert chain.faults == []
+    return found
+
+
+def test_every_row_gets_its_own_log_probs_and_advantage(archivist: TrainerArchivist) -> None:
+    """Rows of several minibatches come back in the order of the batch, whatever their lengths."""
+    groups = [group("a", (0.0, 1.0)), group("b", (1.0, 0.5))]
+    batch = batch_of(groups, step=3, minibatches=2)
+    computed = [
+        [
+            np.full(each.num_sampled_tokens, -1.0 - 10 * at - number, np.float32)
+            for number, each in enumerate(members)
+        ]
+        for at, members in enumerate(groups)
+    ]
+    archivist.checked(batch, RULES, check_batch(batch, RULES))
+    archivist.trained(batch, OUTCOME, computed)
+    found = [(record, head) for record, head in written(archivist) if isinstance(head, Trained)]
+    rows = [row for members in groups for row in members]
+    assert [head.key for _, head in found] == [key_of(row) for row in rows]
+    assert [head.step for _, head in found] == [3] * 4
+    assert [head.staleness for _, head in found] == [3] * 4
+    assert found[0][1].advantage == -found[1][1].advantage < 0
+    assert found[0][1].digests == {0: digest_of(0)}
+    for (record, head), values in zip(
+        found, [each for rows in computed for each in rows], strict=True
+    ):
+        logprobs = read_trained(record).logprobs
+        assert logprobs is not None
+        assert array("f", bytes(logprobs.data)).tolist() == values.tolist()
+        assert head.contracts["C4"] == "passed"
+
+
+def test_a_refused_group_is_named_row_by_row_with_every_contract(
+    archivist: TrainerArchivist,
+) -> None:
+    """The sibling that passed says so; the culprit says what the door found."""
+    good, bad = group("a", (0.0, 1.0))
+    bad = msgspec.structs.replace(bad, reward=0.0)
+    batch = batch_of([[good, bad]], step=3)
+    verdict = check_batch(batch, RULES)
+    assert [refusal.group_id for refusal in verdict.refusals] == ["a"]
+    archivist.checked(batch, RULES, verdict)
+    heads = [head for _, head in written(archivist) if isinstance(head, Refused)]
+    assert [head.trajectory_id for head in heads] == ["a.0", "a.1"]
+    assert set(heads[0].contracts.values()) == {"passed", "not checked"}
+    assert heads[1].contracts["seal"].startswith("the row seals to")
+    assert heads[1].contracts["C1"] == "passed"
+
+
+def test_a_step_that_was_given_up_trains_nothing(archivist: TrainerArchivist) -> None:
+    """A number was not finite: the weights are those of no version, and nothing may claim one."""
+    batch = batch_of([[trajectory("a", 0), trajectory("a", 1)]], step=3)
+    outcome = StepOutcome(metrics={}, num_tokens=1, train_s=1.0, spread=True, tripped="loss is nan")
+    archivist.trained(batch, outcome, [[np.zeros(7, np.float32)] * 2])
+    assert not [head for _, head in written(archivist) if isinstance(head, Trained)]
