@@ -11,11 +11,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
+from msgspec import Struct
+
 from milepost.messages.shared import Message
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
+class Request(Struct, frozen=True):
     """Handle of a question that waits for our answer: who asked, and under which message id."""
 
     source: str
@@ -25,8 +26,7 @@ class Request:
 # ---- events: what a core is told ---------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Received:
+class Received(Struct, frozen=True):
     """A message from `source`. With `request` set, the sender waits for a `Reply`."""
 
     source: str
@@ -34,8 +34,7 @@ class Received:
     request: Request | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Answered:
+class Answered(Struct, frozen=True):
     """The answer to our `Ask` with this key."""
 
     key: str
@@ -43,8 +42,7 @@ class Answered:
     message: Message
 
 
-@dataclass(frozen=True, slots=True)
-class Unanswered:
+class Unanswered(Struct, frozen=True):
     """Our `Ask` got no answer, or our `Tell` was not taken: deadline, dead or unknown peer."""
 
     key: str
@@ -52,15 +50,13 @@ class Unanswered:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class Woken:
+class Woken(Struct, frozen=True):
     """The time of a `Wake` has come."""
 
     key: str
 
 
-@dataclass(frozen=True, slots=True)
-class WorkDone:
+class WorkDone(Struct, frozen=True):
     """Long work started by an effect of the actor's own has ended."""
 
     key: str
@@ -69,8 +65,7 @@ class WorkDone:
     """Set when it failed; then `result` is None."""
 
 
-@dataclass(frozen=True, slots=True)
-class Taken:
+class Taken(Struct, frozen=True):
     """The receiver has taken our `Tell` with this key, which was sent with `confirm`."""
 
     key: str
@@ -81,8 +76,7 @@ Event: TypeAlias = Received | Answered | Unanswered | Taken | Woken | WorkDone
 # ---- effects: what a core orders ---------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Tell:
+class Tell(Struct, frozen=True):
     """Send; arrives once. If it cannot be delivered by the deadline, `Unanswered(key)` comes."""
 
     to: str
@@ -94,8 +88,7 @@ class Tell:
     """True: `Taken(key)` comes once the receiver has taken it. Needs a key."""
 
 
-@dataclass(frozen=True, slots=True)
-class Ask:
+class Ask(Struct, frozen=True):
     """Send and wait for an answer: `Answered(key)` or `Unanswered(key)`, exactly one of them."""
 
     to: str
@@ -105,16 +98,14 @@ class Ask:
     """None: `system.timeouts.ask_s`."""
 
 
-@dataclass(frozen=True, slots=True)
-class Reply:
+class Reply(Struct, frozen=True):
     """Answer a question. Answering twice, or after the asker's deadline, changes nothing."""
 
     request: Request
     message: Message
 
 
-@dataclass(frozen=True, slots=True)
-class Wake:
+class Wake(Struct, frozen=True):
     """`Woken(key)` at this time; the same key again moves the time."""
 
     key: str
@@ -131,8 +122,7 @@ class Work:
     key: str
 
 
-@dataclass(frozen=True, slots=True)
-class Fail:
+class Fail(Struct, frozen=True):
     """This actor cannot go on. The process exits non-zero and the supervisor has the reason."""
 
     reason: str

@@ -40,7 +40,7 @@ from milepost.actors.effects import (
     WorkDone,
 )
 from milepost.actors.evaluator.checkpoints import Checkpoints
-from milepost.actors.evaluator.holding import NAME, Holding
+from milepost.actors.evaluator.holding import AGAIN_S, NAME, Holding
 from milepost.actors.evaluator.hosts import Hosts
 from milepost.actors.evaluator.round import Round
 from milepost.actors.evaluator.schedule import NOBODY, Schedule
@@ -118,6 +118,11 @@ class Evaluator:
             case Woken("patience"):
                 if self.hosts.woken():
                     self.schedule.drop_due(NOBODY)
+                return []
+            case Woken("first"):
+                return self._tell_first()
+            case Woken("finished"):
+                self._is_finished = False
                 return []
             case Woken(key):
                 return self._time_up(key)
@@ -205,6 +210,12 @@ class Evaluator:
         version, self._first_over = self._first_over, None
         self._is_first_told = True
         return [Tell("rollout", EvaluationFinished(version=version), "first")]
+
+    def _tell_first(self) -> list[Effect]:
+        newest = self.schedule.newest
+        if newest is None:
+            return []
+        return [Tell("rollout", EvaluationFinished(version=newest), "first")]
 
     def _finish(self) -> list[Effect]:
         is_idle = not self._is_busy and self.schedule.due is None and not self._saving
@@ -303,20 +314,16 @@ class Evaluator:
         kind, trajectory_id, attempt = _parse(key)
         if kind in ("hold", "brake"):
             return self.holding.unanswered(kind, reason, now_s)
-        if kind == "first" and (newest := self.schedule.newest) is not None:
-            return [Tell("rollout", EvaluationFinished(version=newest), "first")]
-        if kind == "finished":
-            self._is_finished = False
-            return []
+        if kind in ("first", "finished"):
+            return [Wake(kind, now_s + AGAIN_S)]
         if self.round is None or not trajectory_id:
             return []
         return self.round.lost(trajectory_id, attempt, reason)
 
     def _peer_restarted(self, actor: str) -> list[Effect]:
         self.hosts.restarted(actor)
-        newest = self.schedule.newest
-        if actor == "rollout" and newest is not None and self._is_first_told:
-            return [Tell("rollout", EvaluationFinished(version=newest), "first")]
+        if actor == "rollout" and self._is_first_told:
+            return self._tell_first()
         return self.round.peer_lost(actor) if self.round else []
 
     # ---- draining ------------------------------------------------------------------------

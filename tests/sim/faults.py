@@ -10,6 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from random import Random
 
+from milepost.messages.bus.outbound import REFUSED_S
+
 MORTAL = ("agent", "session", "engine", "rollout", "buffer")
 """Kinds of actors that may be started again within a run; any other's death means a resume."""
 
@@ -37,7 +39,9 @@ class Faults:
     slow_s: float = 5.0
     slows: int = 1_000_000
     full_max: int = 0
-    """Messages of one link that nobody took; a further one fails at once. 0: no limit."""
+    """Messages of one link that nobody took; a further one is refused. 0: no limit."""
+    refused_s: float = REFUSED_S
+    """How long after that its sender hears of it."""
     death: float = 0.0
     deaths: int = 0
     """Most deaths of single actors."""
@@ -86,4 +90,5 @@ def swarm(random: Random) -> Faults:
         slow=sometimes(0.01),
         slow_s=slow_s,
         slows=2 if slow_s > 60.0 else 1_000_000,
+        full_max=random.choice((0, 0, 4, 8, 16)),
     )

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
-from sim.rows import PROBE_ROW, probe_of, weights_of
+from sim.rows import PROBE_ROW, ids, logprobs, probe_of, weights_of
 from sim.standins import Scripted
 
 from milepost.actors.effects import (
@@ -32,7 +32,6 @@ from milepost.messages.buffer import (
     GroupsRefused,
     StepTrained,
 )
-from milepost.messages.bulk import Bulk
 from milepost.messages.engine import (
     AbortEpoch,
     ActivateEpoch,
@@ -102,8 +101,8 @@ class Engine(Scripted):
             request,
             Generated(
                 request_id="",
-                token_ids=Bulk("int32", (count,), bytes(4 * count)),
-                logprobs=Bulk("float32", (count,), bytes(4 * count)),
+                token_ids=ids(count),
+                logprobs=logprobs(count),
                 spans=tuple(spans),
                 finish_reason=FinishReason.STOP,
                 cached_tokens=0,

@@ -26,6 +26,7 @@ from milepost.actors.publisher.proofs import Proofs
 from milepost.actors.publisher.settings import PublisherSettings
 from milepost.actors.rollout.core import Rollout
 from milepost.actors.rollout.cursor import PromptOrder
+from milepost.actors.rollout.groups import Stage
 from milepost.actors.rollout.ledger import Ledger
 from milepost.actors.rollout.settings import RolloutSettings
 from milepost.messages.trajectory import Trajectory
@@ -136,6 +137,18 @@ class WaitsForTheDead(Rollout):
     def _peer_restarted(self, actor: str, now_s: float) -> list[Effect]:
         del actor, now_s
         return []
+
+
+class TriesAgainAtOnce(Rollout):
+    """Takes it that what was lost is worth another attempt, and now."""
+
+    def _unanswered(self, key: str, to: str, reason: str, now_s: float) -> list[Effect]:
+        effects = super()._unanswered(key, to, reason, now_s)
+        for group in self.flight.groups.values():
+            for member in group.members.values():
+                if member.stage is Stage.PENDING:
+                    self.verdicts.again_due(group.trajectory_id(member))
+        return effects
 
 
 def skips_what_was_in_flight(

@@ -3,18 +3,21 @@
 One FIFO for each ordered pair of actors, as ZeroMQ keeps order inside a pipe and promises nothing
 between pipes. What the bus promises is kept here: a message arrives once or its sender is told by
 name; what a dead actor had not taken goes to its next incarnation; what it had taken is gone with
-it, and questions it had taken fail.
+it, and questions it had taken fail; a full link refuses, and says so a second later.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections import deque
+from bisect import insort
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from enum import Enum, auto
+from math import inf
+from typing import TypeAlias
 
 from sim.choosers import Chooser
+from sim.links import Actor, Link, Links, Mail, Pair
 from sim.words import describe
 
 from milepost.actors.effects import (
@@ -35,46 +38,31 @@ from milepost.actors.effects import (
     Work,
     WorkDone,
 )
+from milepost.messages.bus.outbound import REFUSED_S
 from milepost.messages.shared import Message
 
 STEP_S = 0.001
 TELL_S = 60.0
 ASK_S = 60.0
+REFUSED_MAX = 6
+"""Refusals of one word in a second that are no spinning yet."""
 
 
 class ActorFailed(AssertionError):
     """A core ordered Fail."""
 
 
-@dataclass(slots=True)
-class Mail:
-    """One thing on a link."""
+class Due(Enum):
+    """Why a timer was set."""
 
-    event: Event
-    number: int
-    key: str = ""
-    is_ask: bool = False
-    confirm: bool = False
-    answers: int = 0
-    """Number of the question this answers."""
-    incarnation: int = 0
-    """Of the sender."""
+    WAKE = auto()
+    TELL = auto()
+    ASK = auto()
+    REFUSED = auto()
 
 
-@dataclass(slots=True)
-class Actor:
-    """One process."""
-
-    name: str
-    make: Callable[[int], Core]
-    perform: Callable[[Work], object] | None = None
-    is_stubborn: bool = False
-    """What it tells is never taken back at a deadline: a stand-in has no need to say it again."""
-    incarnation: int = 0
-    core: Core | None = None
-    works: deque[Work] = field(default_factory=deque)
-    asks: dict[int, tuple[str, str, bool]] = field(default_factory=dict)
-    """Number of an open question -> key, to whom, whether that one has taken it."""
+Timer: TypeAlias = tuple[float, int, Actor, int, Due, str, str]
+"""When, number (never the same twice), whose, in which incarnation, why, key, to whom."""
 
 
 @dataclass(slots=True)
@@ -84,13 +72,15 @@ class Network:
     chooser: Chooser
     now_s: float = 0.0
     actors: dict[str, Actor] = field(default_factory=dict)
-    links: dict[tuple[str, str], deque[Mail]] = field(default_factory=dict)
-    blocked: dict[tuple[str, str], float] = field(default_factory=dict)
+    links: Links = field(default_factory=Links)
+    blocked: dict[Pair, float] = field(default_factory=dict)
     """Link -> when it carries again."""
     deaf: dict[str, float] = field(default_factory=dict)
     """Slow consumer -> when it takes something again."""
     full_max: int = 0
-    """Messages of one link that nobody took; a further one fails at once. 0: no limit."""
+    """Messages of one link that nobody took; a further one is refused. 0: no limit."""
+    refused_s: float = REFUSED_S
+    """How long after that its sender hears of it."""
     num_refused: int = 0
     quick: frozenset[str] = frozenset()
     """Actors whose mail is delivered at once, without a choice. Sound for those that only answer:
@@ -99,8 +89,12 @@ class Network:
     on_event: Callable[[str, Event], None] | None = None
     on_effect: Callable[[str, Effect], None] | None = None
     num_delivered: int = 0
-    _timers: list[tuple[float, int, str, int, str]] = field(default_factory=list)
-    _timer_of: dict[tuple[str, str], int] = field(default_factory=dict)
+    _all_live: bool = False
+    _busy: list[Actor] = field(default_factory=list)
+    """Actors with work to do, in their order."""
+    _untaken: set[int] = field(default_factory=set)
+    """Numbers of messages on their way that have a deadline."""
+    _timers: list[Timer] = field(default_factory=list)
     _calls: list[tuple[float, int, Callable[[], None]]] = field(default_factory=list)
     _number: int = 0
 
@@ -114,11 +108,13 @@ class Network:
         *,
         is_stubborn: bool = False,
     ) -> None:
-        self.actors[name] = Actor(name, make, perform, is_stubborn)
+        self.actors[name] = Actor(name, make, perform, is_stubborn, rank=len(self.actors))
+        self._all_live = False
 
     def start(self, name: str) -> None:
         actor = self.actors[name]
         actor.core = actor.make(actor.incarnation)
+        self._all_live = all(other.core is not None for other in self.actors.values())
         self._say(f"{name} starts, incarnation {actor.incarnation}")
         self._carry_out(actor, actor.core.start(self.now_s))
 
@@ -127,78 +123,88 @@ class Network:
         actor = self.actors[name]
         self._say(f"{name} dies, incarnation {actor.incarnation}")
         actor.core = None
+        self._all_live = False
         actor.works.clear()
         actor.asks.clear()
+        actor.timers.clear()
         actor.incarnation += 1
-        self._timer_of = {k: v for k, v in self._timer_of.items() if k[0] != name}
-        for (source, to), link in self.links.items():
-            if source == name:
-                kept_sent = keep_sent(len(link) + 1)
+        self._busy = [other for other in self._busy if other is not actor]
+        for link in self.links:
+            if link.source is actor:
+                link.num_refused = 0
+                link.refusals.clear()
+                kept_sent = keep_sent(len(link.mail) + 1)
                 # News that questions failed is the bus's own, not the dead one's.
-                news = [mail for mail in list(link)[kept_sent:] if not _is_said(mail)]
-                while len(link) > kept_sent:
-                    link.pop()
-                link.extend(news)
-            if to == name:
+                news = [mail for mail in list(link.mail)[kept_sent:] if not mail.is_said]
+                while len(link.mail) > kept_sent:
+                    link.mail.pop()
+                link.mail.extend(news)
+            if link.to is actor:
                 # Answers and receipts were for the dead one.
-                kept = [mail for mail in link if isinstance(mail.event, Received)]
-                link.clear()
-                link.extend(kept)
+                kept = [mail for mail in link.mail if isinstance(mail.event, Received)]
+                link.mail.clear()
+                link.mail.extend(kept)
+        self.links.changed()
         for other in self.actors.values():
             for number, (key, to, is_taken) in list(other.asks.items()):
                 if to == name and is_taken:
                     del other.asks[number]
-                    self._post(name, other.name, Unanswered(key, name, "died with the question"))
+                    self._post(actor, other, Unanswered(key, name, "died with the question"))
 
     def call_at(self, at_s: float, what: Callable[[], None]) -> None:
         """Do something of the simulation's own at a time."""
-        self._number += 1
-        heapq.heappush(self._calls, (at_s, self._number, what))
+        heapq.heappush(self._calls, (at_s, self._next(), what))
 
     # ---- moves ---------------------------------------------------------------------------
 
     def step(self) -> bool:
         """One move; False when nothing can ever happen again."""
-        self._run_calls()
-        moves = self._moves()
-        while not moves:
+        while True:
+            if self._calls:
+                self._run_calls()
+            links, busy, is_due = self._moves()
+            num_links = len(links)
+            num_ready = num_links + len(busy)
+            if num_ready or is_due:
+                break
             if not self._pass_time():
                 return False
-            self._run_calls()
-            moves = self._moves()
         self.now_s += STEP_S
-        kind, what = moves[self.chooser.pick(len(moves))]
-        match kind:
-            case "link":
-                self._deliver(*what)
-            case "work":
-                self._work(self.actors[what])
-            case _:
-                self._wake()
+        choice = self.chooser.pick(num_ready + is_due)
+        if choice < num_links:
+            self._deliver(links[choice])
+        elif choice < num_ready:
+            self._work(busy[choice - num_links])
+        else:
+            self._fire()
         return True
 
-    def _moves(self) -> list[tuple[str, Any]]:
-        actors, blocked, deaf = self.actors, self.blocked, self.deaf
-        moves: list[tuple[str, Any]] = [
-            ("link", pair)
-            for pair, link in self.links.items()
-            if link
-            and actors[pair[1]].core is not None
-            and not (blocked and blocked.get(pair, 0.0) > self.now_s)
-            and not (deaf and deaf.get(pair[1], 0.0) > self.now_s)
-        ]
+    def _moves(self) -> tuple[list[Link], list[Actor], bool]:
+        """Links that can carry, actors with work to do, whether a timer is due."""
+        links, busy = self.links.ready, self._busy
+        if self.blocked or self.deaf or not self._all_live:
+            links = [link for link in links if self._carries(link)]
+            if self.blocked and max(self.blocked.values()) <= self.now_s:
+                self.blocked.clear()
+            if self.deaf and max(self.deaf.values()) <= self.now_s:
+                self.deaf.clear()
         if self.quick:
-            for move in moves:
-                if move[1][1] in self.quick:
-                    return [move]
-        for name, actor in self.actors.items():
-            if actor.works and actor.core is not None:
-                if f"work of {name}" in self.quick:
-                    return [("work", name)]
-                moves.append(("work", name))
-        if self._timers and self._timers[0][0] <= self.now_s:
-            moves.append(("timer", None))
-        return moves
+            for link in links:
+                if link.to.name in self.quick:
+                    return [link], [], False
+            for actor in busy:
+                if f"work of {actor.name}" in self.quick:
+                    return [], [actor], False
+        timers, now_s = self._timers, self.now_s
+        is_due = bool(timers) and timers[0][0] <= now_s and self._next_timer_s() <= now_s
+        return links, busy, is_due
+
+    def _carries(self, link: Link) -> bool:
+        return (
+            link.to.core is not None
+            and self.blocked.get(link.pair, 0.0) <= self.now_s
+            and self.deaf.get(link.to.name, 0.0) <= self.now_s
+        )
 
     def jump(self, seconds: float) -> None:
         """The clock goes on without anything being delivered."""
@@ -208,37 +214,34 @@ class Network:
         """Nothing to do: on to the next thing that has a time."""
         later = (*self.blocked.values(), *self.deaf.values())
         times = [at for at in later if at > self.now_s]
-        times += [timer[0] for timer in self._timers[:1]]
         times += [call[0] for call in self._calls[:1]]
-        if not times:
-            return False
-        self.now_s = max(self.now_s, min(times))
-        return True
+        next_s = min((*times, self._next_timer_s()))
+        self.now_s = max(self.now_s, next_s if next_s < inf else self.now_s)
+        return next_s < inf
 
     def _run_calls(self) -> None:
         while self._calls and self._calls[0][0] <= self.now_s:
             heapq.heappop(self._calls)[2]()
 
-    def _deliver(self, source: str, to: str) -> None:
-        mail = self.links[source, to].popleft()
-        actor = self.actors[to]
+    def _deliver(self, link: Link) -> None:
+        mail, source, actor = self.links.take(link), link.source, link.to
+        event = mail.event
         self.num_delivered += 1
-        if isinstance(mail.event, Received):
-            if mail.confirm and mail.incarnation == self.actors[source].incarnation:
-                self._post(to, source, Taken(mail.key))
-            if mail.is_ask:
-                asker = self.actors[source]
-                if mail.number in asker.asks:
-                    key, _, _ = asker.asks[mail.number]
-                    asker.asks[mail.number] = (key, to, True)
-        elif mail.answers:
-            if mail.answers not in actor.asks:
-                return
-            del actor.asks[mail.answers]
-        self._feed(actor, mail.event)
+        if type(event) is Received:
+            self._untaken.discard(mail.number)
+            if mail.confirm and mail.incarnation == source.incarnation:
+                self._post(actor, source, Taken(mail.key))
+            if mail.is_ask and mail.number in source.asks:
+                key, _, _ = source.asks[mail.number]
+                source.asks[mail.number] = (key, actor.name, True)
+        elif mail.answers and actor.asks.pop(mail.answers, None) is None:
+            return
+        self._feed(actor, event)
 
     def _work(self, actor: Actor) -> None:
         work = actor.works.popleft()
+        if not actor.works:
+            self._busy.remove(actor)
         assert actor.perform is not None, f"{actor.name} has no hands for {work}"
         try:
             done = WorkDone(work.key, actor.perform(work))
@@ -246,116 +249,141 @@ class Network:
             done = WorkDone(work.key, None, str(error))
         self._feed(actor, done)
 
-    def _wake(self) -> None:
-        _, number, name, incarnation, key = heapq.heappop(self._timers)
-        actor = self.actors[name]
-        if actor.core is None or actor.incarnation != incarnation:
-            return
-        if key.startswith("\x00"):
-            self._expire(actor, key[1:])
-        elif self._timer_of.get((name, key)) == number:
-            del self._timer_of[name, key]
-            self._feed(actor, Woken(key))
+    # ---- timers --------------------------------------------------------------------------
 
-    def _expire(self, actor: Actor, what: str) -> None:
-        """The deadline of a message: it is taken back if nobody has taken it."""
-        kind, number_text, to = what.split("\x00")
-        number = int(number_text)
-        if kind == "tell" and actor.is_stubborn:
-            return
-        link = self.links.get((actor.name, to), deque())
-        waiting = next((mail for mail in link if mail.number == number), None)
+    def _next_timer_s(self) -> float:
+        """When the next timer fires that still means something; infinity without one."""
+        timers = self._timers
+        while timers:
+            at_s, number, actor, incarnation, due, key, _ = timers[0]
+            if actor.incarnation == incarnation and (
+                actor.timers.get(key) == number
+                if due is Due.WAKE
+                else number in actor.asks
+                if due is Due.ASK
+                else number in self._untaken
+                if due is Due.TELL
+                else True
+            ):
+                return at_s
+            heapq.heappop(timers)
+        return inf
+
+    def _fire(self) -> None:
+        _, number, actor, _, due, key, to = heapq.heappop(self._timers)
+        match due:
+            case Due.WAKE:
+                del actor.timers[key]
+                self._feed(actor, Woken(key))
+            case Due.ASK:
+                self._take_back(actor, to, number)
+                del actor.asks[number]
+                self._feed(actor, Unanswered(key, to, "no answer before the deadline"))
+            case Due.TELL:
+                self._take_back(actor, to, number)
+                self._feed(actor, Unanswered(key, to, "not taken before the deadline"))
+            case Due.REFUSED:
+                self._link(actor, to).num_refused -= 1
+                self._feed(actor, Unanswered(key, to, "not sent: the link is full"))
+
+    def _take_back(self, actor: Actor, to: str, number: int) -> None:
+        link = self._link(actor, to)
+        waiting = next((mail for mail in link.mail if mail.number == number), None)
         if waiting is not None:
-            link.remove(waiting)
-        if kind == "ask" and number in actor.asks:
-            key, _, _ = actor.asks.pop(number)
-            self._feed(actor, Unanswered(key, to, "no answer before the deadline"))
-        elif kind == "tell" and waiting is not None:
-            self._feed(actor, Unanswered(waiting.key, to, "not taken before the deadline"))
+            link.mail.remove(waiting)
+            self._untaken.discard(number)
+            self.links.changed()
+
+    def _set(self, actor: Actor, at_s: float, number: int, due: Due, key: str, to: str) -> None:
+        timer = (at_s, number, actor, actor.incarnation, due, key, to)
+        heapq.heappush(self._timers, timer)
 
     # ---- effects -------------------------------------------------------------------------
 
     def _feed(self, actor: Actor, event: Event) -> None:
-        assert actor.core is not None
+        core = actor.core
+        assert core is not None
         if self.trace is not None:
             self._say(f"{actor.name} <- {describe(event)}")
         if self.on_event is not None:
             self.on_event(actor.name, event)
-        effects = actor.core.handle(event, self.now_s)
-        actor.core.validate()
-        self._carry_out(actor, effects)
+        effects = core.handle(event, self.now_s)
+        core.validate()
+        if effects:
+            self._carry_out(actor, effects)
 
     def _carry_out(self, actor: Actor, effects: list[Effect]) -> None:
         for effect in effects:
             if self.on_effect is not None:
                 self.on_effect(actor.name, effect)
             match effect:
-                case Tell(to, _, key) if self._is_full(actor, to):
-                    self._post(to, actor.name, Unanswered(key, to, "not sent: the link is full"))
-                case Ask(to, _, key) if self._is_full(actor, to):
-                    self._post(to, actor.name, Unanswered(key, to, "not sent: the link is full"))
-                case Tell(to, message, key, deadline_s, confirm):
-                    number = self._post(
-                        actor.name, to, Received(actor.name, message), key=key, confirm=confirm
-                    )
-                    self._arm(actor, "tell", number, to, deadline_s or TELL_S)
-                case Ask(to, message, key, deadline_s):
-                    number = self._next()
-                    received = Received(actor.name, message, Request(actor.name, number))
-                    actor.asks[number] = (key, to, False)
-                    self._post(actor.name, to, received, number=number, key=key, is_ask=True)
-                    self._arm(actor, "ask", number, to, deadline_s or ASK_S)
-                case Reply(request, message):
-                    self._answer(actor, request, message)
-                case Wake(key, at_s):
-                    number = self._next()
-                    self._timer_of[actor.name, key] = number
-                    entry = (at_s, number, actor.name, actor.incarnation, key)
-                    heapq.heappush(self._timers, entry)
-                case Fail(reason):
-                    raise ActorFailed(f"{actor.name}: {reason}")
+                case Tell() | Ask():
+                    self._send(actor, effect)
+                case Reply():
+                    self._answer(actor, effect)
+                case Wake():
+                    number = actor.timers[effect.key] = self._next()
+                    self._set(actor, effect.at_s, number, Due.WAKE, effect.key, "")
+                case Fail():
+                    raise ActorFailed(f"{actor.name}: {effect.reason}")
                 case _:
+                    if not actor.works:
+                        insort(self._busy, actor, key=_rank)
                     actor.works.append(effect)
 
-    def _is_full(self, actor: Actor, to: str) -> bool:
-        if not self.full_max or actor.is_stubborn:
-            return False
-        link = self.links.get((actor.name, to), ())
-        is_full = sum(isinstance(mail.event, Received) for mail in link) >= self.full_max
-        self.num_refused += is_full
-        return is_full
+    def _send(self, actor: Actor, effect: Tell | Ask) -> None:
+        link, key, number = self._link(actor, effect.to), effect.key, self._next()
+        deadline_s = effect.deadline_s or (ASK_S if isinstance(effect, Ask) else TELL_S)
+        if self.full_max and not actor.is_stubborn and link.num_untaken >= self.full_max:
+            self._refuse(link, key, number, deadline_s)
+        elif isinstance(effect, Ask):
+            actor.asks[number] = (key, effect.to, False)
+            received = Received(actor.name, effect.message, Request(actor.name, number))
+            self.links.post(link, Mail(received, number, actor.incarnation, key, is_ask=True))
+            self._set(actor, self.now_s + deadline_s, number, Due.ASK, key, effect.to)
+        else:
+            received = Received(actor.name, effect.message)
+            confirm = effect.confirm
+            self.links.post(link, Mail(received, number, actor.incarnation, key, confirm=confirm))
+            if not actor.is_stubborn:
+                self._untaken.add(number)
+                self._set(actor, self.now_s + deadline_s, number, Due.TELL, key, effect.to)
 
-    def _answer(self, actor: Actor, request: Request, message: Message) -> None:
-        asker = self.actors[request.source]
-        if request.message_id in asker.asks:
-            key, _, _ = asker.asks[request.message_id]
-            event = Answered(key, actor.name, message)
-            self._post(actor.name, request.source, event, answers=request.message_id)
+    def _refuse(self, link: Link, key: str, number: int, deadline_s: float) -> None:
+        """Its sender hears of it a little later; of no more refusals than the link has room."""
+        self.num_refused += 1
+        times = link.refuse(key, self.now_s)
+        said = f"{link.source.name} says {key} to {link.to.name}, whose link is full,"
+        assert times <= REFUSED_MAX, f"{said} {times} times within a second"
+        later_s = min(deadline_s, self.refused_s) if link.num_refused <= self.full_max else 0.0
+        self._set(link.source, self.now_s + later_s, number, Due.REFUSED, key, link.to.name)
 
-    def _arm(self, actor: Actor, kind: str, number: int, to: str, deadline_s: float) -> None:
-        key = f"\x00{kind}\x00{number}\x00{to}"
-        entry = (self.now_s + deadline_s, number, actor.name, actor.incarnation, key)
-        heapq.heappush(self._timers, entry)
+    def _answer(self, actor: Actor, reply: Reply) -> None:
+        number, asker = reply.request.message_id, self.actors[reply.request.source]
+        if number in asker.asks:
+            event = Answered(asker.asks[number][0], actor.name, reply.message)
+            answer = Mail(event, self._next(), actor.incarnation, answers=number)
+            self.links.post(self.links.between(actor, asker), answer)
 
-    def _post(self, source: str, to: str, event: Event, **how: Any) -> int:
-        assert to in self.actors, f"{source} writes to {to}, who is not in this run"
-        number: int = how.pop("number", 0) or self._next()
-        link = self.links.get((source, to))
-        if link is None:
-            link = self.links[source, to] = deque()
-        link.append(Mail(event, number, incarnation=self.actors[source].incarnation, **how))
-        return number
+    def _link(self, actor: Actor, to: str) -> Link:
+        assert to in self.actors, f"{actor.name} writes to {to}, who is not in this run"
+        return self.links.between(actor, self.actors[to])
+
+    def _post(self, source: Actor, to: Actor, event: Event) -> None:
+        mail = Mail(event, self._next(), source.incarnation)
+        self.links.post(self.links.between(source, to), mail)
 
     def tell(self, source: str, to: str, message: Message) -> None:
         """Say something on behalf of an actor outside of the simulation (the supervisor)."""
-        self._post(source, to, Received(source, message))
+        self._post(self.actors[source], self.actors[to], Received(source, message))
 
     def ask(self, source: str, to: str, message: Message) -> None:
         """Ask something on behalf of an actor, e.g. Drain; the answer goes to its core."""
-        number = self._next()
-        self.actors[source].asks[number] = (type(message).__name__, to, False)
+        asker, number = self.actors[source], self._next()
+        asker.asks[number] = (type(message).__name__, to, False)
         received = Received(source, message, Request(source, number))
-        self._post(source, to, received, number=number, is_ask=True)
+        mail = Mail(received, number, asker.incarnation, is_ask=True)
+        self.links.post(self.links.between(asker, self.actors[to]), mail)
 
     def _next(self) -> int:
         self._number += 1
@@ -366,5 +394,5 @@ class Network:
             self.trace.append(f"{self.now_s:9.3f}  {line}")
 
 
-def _is_said(mail: Mail) -> bool:
-    return not isinstance(mail.event, Unanswered)
+def _rank(actor: Actor) -> int:
+    return actor.rank

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from struct import pack
 
 from milepost.messages.bulk import Bulk
@@ -29,10 +30,10 @@ def trajectory(
         prompt_id="p",
         status=status,
         reward=reward,
-        token_ids=Bulk("int32", (length,), bytes(4 * length)),
-        loss_mask=Bulk("uint8", (length,), b"\0" + b"\1" * (length - 1)),
-        logprobs=Bulk("float32", (length,), bytes(4 * length)),
-        provenance=Bulk("uint8", (length,), b"\0" + b"\3" * (length - 1)),
+        token_ids=ids(length),
+        loss_mask=_mask(length),
+        logprobs=logprobs(length),
+        provenance=_provenance(length),
         spans=spans,
         turns=(),
         certificate=CERTIFICATE,
@@ -41,11 +42,35 @@ def trajectory(
     )
 
 
+@cache
+def ids(length: int) -> Bulk:
+    """Token ids, int32 [length]."""
+    return Bulk("int32", (length,), bytes(4 * length))
+
+
+@cache
+def logprobs(length: int) -> Bulk:
+    """Log-probs, float32 [length]."""
+    return Bulk("float32", (length,), bytes(4 * length))
+
+
+@cache
+def _mask(length: int) -> Bulk:
+    return Bulk("uint8", (length,), b"\0" + b"\1" * (length - 1))
+
+
+@cache
+def _provenance(length: int) -> Bulk:
+    return Bulk("uint8", (length,), b"\0" + b"\3" * (length - 1))
+
+
+@cache
 def weights_of(version: int) -> Bulk:
     """The one tensor of a version: its number."""
     return Bulk("float32", (1,), pack("<f", float(version)))
 
 
+@cache
 def probe_of(version: int) -> Bulk:
     """Log-probs of the probe row under a version."""
     return Bulk("float32", (2,), pack("<ff", 0.0, -float(version)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from random import Random
 
 from sim.choosers import Seeded
@@ -25,12 +26,15 @@ def run_seed(
     random = Random(seed)
     topology, drawn = swarm_topology(random), swarm(random)
     chosen = faults if isinstance(faults, Faults) else (drawn if faults else NO_FAULTS)
+    gc.disable()  # a run makes much and drops little before its end
     try:
         world = World(topology, Seeded(seed), chosen, variant or Variant(), seed=seed, trace=trace)
         return world.run()
     except AssertionError as error:
         story = f"seed {seed}: {error}\n    see it happen: make sim SEED={seed}"
         raise AssertionError(story) from error
+    finally:
+        gc.enable()
 
 
 def tell_story(seed: int) -> tuple[list[str], str]:

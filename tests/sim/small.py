@@ -180,8 +180,8 @@ def two_versions(chooser: Chooser, engines: int) -> Network:
 def fingerprint(network: Network, *cores: object) -> str:
     """The whole state, without what only tells in which order it came about: times and numbers."""
     parts = [state_of(core) for core in cores]
-    for pair, link in sorted(network.links.items()):
-        parts.append(f"{pair} {[describe(mail.event) for mail in link]}")
+    for pair, link in sorted(network.links.by_pair.items()):
+        parts.append(f"{pair} {[describe(mail.event) for mail in link.mail]}")
     for name, actor in sorted(network.actors.items()):
         parts.append(f"{name} {[work.key for work in actor.works]} {sorted(actor.asks.values())}")
     return re.sub(r"\d+\.\d+|message_id=\d+|/\d+\b", "", " ".join(parts))
@@ -237,7 +237,7 @@ def _run(network: Network, supervisor: Supervisor, needed: set[str]) -> None:
     for name in network.actors:
         network.start(name)
     for _ in range(10_000):
-        busy = any(network.links.values()) or any(a.works for a in network.actors.values())
+        busy = network.links or any(a.works for a in network.actors.values())
         if supervisor.finished >= needed and not busy:
             return
         if not network.step():

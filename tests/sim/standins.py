@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
-from sim.rows import trajectory
+from sim.rows import ids, trajectory
 
 from milepost.actors.effects import (
     Answered,
@@ -27,7 +27,6 @@ from milepost.messages.buffer import (
     TrajectoriesFinished,
     TrajectoryFinished,
 )
-from milepost.messages.bulk import Bulk
 from milepost.messages.engine import (
     Generate,
     GenerateRefused,
@@ -221,6 +220,8 @@ class Session(Scripted):
     cuts_unseen: bool = True
     rows: dict[str, _Row] = field(default_factory=dict)
     _chats: dict[str, tuple[str, int, Request]] = field(default_factory=dict)
+    _patience_s: dict[str, float] = field(default_factory=dict)
+    """Chat that was refused -> seconds until it is asked again; each time twice as long."""
     _finishing: dict[str, tuple[Request, FinishTrajectory]] = field(default_factory=dict)
     _imports: dict[str, Request] = field(default_factory=dict)
     _serial: int = 0
@@ -318,7 +319,7 @@ class Session(Scripted):
         generate = Generate(
             request_id=key,
             session_id=trajectory_id,
-            token_ids=Bulk("int32", (0,), b""),
+            token_ids=ids(0),
             sampling=SamplingParams(),
             version_min=self.version if oldest is None else oldest,
         )
@@ -328,6 +329,7 @@ class Session(Scripted):
         if isinstance(message, GenerateRefused):
             return self._again(key, now_s)
         trajectory_id, attempt, request = self._chats.pop(key)
+        self._patience_s.pop(key, None)
         row = self.rows.get(trajectory_id)
         if row is None or row.spec.attempt != attempt:
             return [Reply(request, ChatRefused(kind="closed", reason="superseded"))]
@@ -349,7 +351,9 @@ class Session(Scripted):
         return [Reply(request, reply)]
 
     def _again(self, key: str, now_s: float) -> list[Effect]:
-        return [Wake(key, now_s + 0.5)]
+        wait_s = self._patience_s.get(key, 0.5)
+        self._patience_s[key] = min(2.0 * wait_s, 8.0)
+        return [Wake(key, now_s + wait_s)]
 
     def _finish(self, verdict: FinishTrajectory, request: Request) -> list[Effect]:
         row = self.rows.get(verdict.trajectory_id)

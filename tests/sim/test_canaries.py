@@ -7,7 +7,7 @@ the mistake a chance.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import pytest
@@ -25,6 +25,7 @@ RESUMES = Faults(resume=0.01, resumes=2)
 BLOCKS = Faults(block=0.02, block_s=70.0, blocks=3)
 RESUMES_SLOWLY = Faults(resume=0.01, resumes=2, step_s=20.0)
 IMPATIENT = Faults(impatience=1.0, delay=0.3, delay_s=0.5)
+FULL_LINKS = Faults(slow=0.05, slow_s=3.0, slows=12, full_max=2, refused_s=0.0)
 SLOW_TRAINER = Faults(step_s=20.0)
 
 
@@ -63,6 +64,9 @@ CANARIES = {
     "a rollout actor that waits for the dead": Canary(
         Variant(rollout=naive.WaitsForTheDead.of), AGENTS_DIE, "does not end"
     ),
+    "full links whose refusals are told at once, to somebody who tries again at once": Canary(
+        Variant(rollout=naive.TriesAgainAtOnce.of), FULL_LINKS, "given up", first=9
+    ),
     "trained groups forgotten before anybody heard": Canary(
         Variant(buffer=naive.ForgetsTooSoon.of), BLOCKS, "does not end", first=80
     ),
@@ -78,6 +82,7 @@ CANARIES = {
         ),
         BLOCKS,
         "is published and engine",
+        first=380,
     ),
     "activated while the version is held": Canary(
         Variant(publisher=partial(naive.publisher_with, holds_kind=naive.NeverHolds)),
@@ -104,6 +109,14 @@ def test_the_simulator_finds(canary: Canary) -> None:
     first = next(filter(None, errors), None)
     assert first is not None, f"nobody noticed in {SEEDS} seeds"
     assert re.search(canary.said, first, re.DOTALL), first
+
+
+@pytest.mark.parametrize("seed", [16, 20, 27])
+def test_the_second_that_a_full_link_takes_keeps_even_the_impatient_alive(seed: int) -> None:
+    """The remedy is in the bus, so that no actor has to think of it."""
+    canary = Canary(Variant(rollout=naive.TriesAgainAtOnce.of), FULL_LINKS, "given up")
+    assert "given up" in found(seed, canary)
+    assert not found(seed, replace(canary, faults=replace(FULL_LINKS, refused_s=1.0)))
 
 
 def found(seed: int, canary: Canary) -> str:

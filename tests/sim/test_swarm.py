@@ -17,7 +17,7 @@ FIRST = int(os.environ.get("SIM_FIRST_SEED", "0"))
 @pytest.mark.parametrize("chunk", range(CHUNKS))
 def test_no_schedule_of_faults_breaks_an_invariant(chunk: int) -> None:
     """Deaths of actors at any moment, resumes, stalls, links that carry nothing, actors that take
-    nothing, clocks that jump, failing episodes.
+    nothing, links that are full, clocks that jump, failing episodes.
 
     Each seed is another shape of run (groups, ranks, policies, evaluation) under other faults.
     """
@@ -26,7 +26,7 @@ def test_no_schedule_of_faults_breaks_an_invariant(chunk: int) -> None:
 
 
 def test_slow_consumers_fill_their_links_and_nothing_is_lost() -> None:
-    """A message that finds no room fails at once: its sender hears of it, and says it again."""
+    """A message that finds no room fails: its sender hears of it, and says it again."""
     faults = Faults(slow=0.02, slow_s=20.0, slows=12, full_max=4, death=0.005, deaths=1)
     refused = sum(
         run_seed(seed, faults=faults).network.num_refused for seed in range(2_000_000, 2_000_060)

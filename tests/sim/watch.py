@@ -37,6 +37,12 @@ from milepost.messages.trainer import VersionPublished
 if TYPE_CHECKING:
     from sim.world import Disk
 
+LOOKED_AT = {
+    VersionPublished, ActivateEpoch, VersionHeld, ReleaseVersion, EventReported, WriteMarks, Batch,
+    GroupDropped,
+}  # fmt: skip
+"""What `Watch.effect` has a case for: most effects are none of these."""
+
 
 class Watch:
     """Sees every effect before it is carried out, and every batch as it is trained."""
@@ -77,6 +83,8 @@ class Watch:
 
     def effect(self, actor: str, effect: Effect) -> None:
         """Called before an effect is carried out."""
+        if type(getattr(effect, "message", effect)) not in LOOKED_AT:
+            return
         match effect:
             case Tell("buffer", VersionPublished() as message) if actor == "publisher":
                 self._check_published(message)

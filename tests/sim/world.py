@@ -119,6 +119,7 @@ class World:
     disk: Disk = field(default_factory=Disk)
     network: Network = field(init=False)
     watch: Watch = field(init=False)
+    _supervisor: Supervisor = field(init=False)
     _needed: set[str] = field(init=False)
     """Actors that must have finished."""
     _number: int = 0
@@ -144,7 +145,11 @@ class World:
         """Start every process of the run, from what the disk holds."""
         now_s = self.network.now_s if resume_version is not None else 0.0
         self.network = network = Network(
-            self.chooser, now_s=now_s, trace=self.trace, full_max=self.faults.full_max
+            self.chooser,
+            now_s=now_s,
+            full_max=self.faults.full_max,
+            refused_s=self.faults.refused_s,
+            trace=self.trace,
         )
         self.watch.begin(network, resume_version)
         network.on_effect = self.watch.effect
@@ -154,7 +159,8 @@ class World:
 
     def _add_all(self, network: Network, resume_version: int | None) -> None:
         topology, disk = self.topology, self.disk
-        network.add("supervisor", lambda _: Supervisor(), is_stubborn=True)
+        self._supervisor = supervisor = Supervisor()
+        network.add("supervisor", lambda _: supervisor, is_stubborn=True)
         if topology.actors.rollout:
             network.add("rollout", lambda n: self._rollout(n, resume_version), disk.rollout)
         network.add("buffer", lambda n: self._buffer(n, resume_version), disk.buffer)
@@ -299,24 +305,25 @@ class World:
                 ledger = rollout.book.ledger if isinstance(rollout, Rollout) else None
                 self.watch.ended(self.disk, ledger)
                 return self
-            if not self.advance():
+            if not self._advance():
                 break
         raise AssertionError(f"the run does not end: {self.stuck()}")
 
     def advance(self) -> bool:
         """One delivery, after whatever goes wrong before it; False when nothing is left to do."""
+        return self._is_over or self._advance()
+
+    def _advance(self) -> bool:
         if self._number in self.script:
             self.script[self._number](self)
         self._number += 1
         if self.faults is not NO_FAULTS:
             self._misbehave()
-        return self._is_over or self.network.step()
+        return self.network.step()
 
     @property
     def _is_over(self) -> bool:
-        supervisor = self.network.actors["supervisor"].core
-        assert isinstance(supervisor, Supervisor)
-        return supervisor.finished >= self._needed
+        return self._supervisor.finished >= self._needed
 
     def stuck(self) -> str:
         """What everybody waits for."""
@@ -333,7 +340,7 @@ class World:
             network.jump(faults.delay_s)
         if self._blocks_left and chooser.chance(faults.block):
             self._blocks_left -= 1
-            pairs = sorted(network.links)
+            pairs = sorted(network.links.by_pair)
             if pairs:
                 pair = pairs[chooser.pick(len(pairs))]
                 network.blocked[pair] = network.now_s + faults.block_s
