@@ -48,6 +48,8 @@ class Unanswered(Struct, frozen=True):
     key: str
     to: str
     reason: str
+    no_room: bool = False
+    """It was never sent: too many messages wait for that receiver already. Nothing was lost."""
 
 
 class Woken(Struct, frozen=True):

@@ -298,7 +298,7 @@ class Shell:
 
     def _undelivered(self, key: str, to: str, error: BaseException) -> None:
         if isinstance(error, NoAnswer | Undelivered):
-            self._handle(Told(Unanswered(key, to, str(error))))
+            self._handle(Told(Unanswered(key, to, str(error), error.no_room)))
         else:
             self._fail(error)
 

@@ -25,12 +25,14 @@ class Undelivered(BusError):
     Args:
         to: name of the receiver.
         reason: message type, how long it was tried, and what is known of the peer.
+        no_room: it was never sent, since too many wait for that receiver already.
     """
 
-    def __init__(self, to: str, reason: str) -> None:
+    def __init__(self, to: str, reason: str, *, no_room: bool = False) -> None:
         super().__init__(f"{to}: {reason}")
         self.to = to
         self.reason = reason
+        self.no_room = no_room
 
 
 class Unanswered(Undelivered):

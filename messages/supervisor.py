@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from milepost.messages.shared import Message, NonNegative
 
@@ -299,6 +299,9 @@ class ResourceTaken(Message, kw_only=True):
     """Unique in the run."""
     release: list[str]
     """Command line that gives it back; must not fail when it is gone already."""
+    lease_s: Annotated[float, Meta(ge=0)] = 0.0
+    """Said again within this time, the lease begins again; otherwise the supervisor gives it back
+    while the run goes on. 0: held as long as the actor lives."""
 
 
 class ResourceReleased(Message, kw_only=True):

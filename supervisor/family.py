@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import subprocess
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, Protocol
 
 from milepost.configs.dump import topology_hash
 from milepost.configs.spec import ActorSpec
 from milepost.configs.topology import Topology
 from milepost.messages.bus.borrowing import owner_prefix
-from milepost.messages.supervisor import ResourceReleased, ResourceTaken
 from milepost.supervisor.cleanup.reaper import (
     Reaped,
     one_at_a_time,
@@ -31,12 +29,12 @@ from milepost.supervisor.cleanup.registry import (
 )
 from milepost.supervisor.events import ChildExited, ChildNotStarted, ChildStarted, Event
 from milepost.supervisor.folder import RunFolder
+from milepost.supervisor.holdings import Holdings
 from milepost.supervisor.homes import Homes
 from milepost.supervisor.logs import last_lines, log_path
 from milepost.supervisor.places import Exit, Order, Place, Process
 from milepost.supervisor.plan import ChildPlan
 
-RELEASE_S: Final = 30.0
 SEGMENTS_S: Final = 2.0
 """A dead actor's shared memory stays for so long: peers take what had arrived from it."""
 
@@ -60,6 +58,22 @@ class RunFacts:
     owned: Owned
 
 
+class Desk(Protocol):
+    """Who hears what happens to the family: the supervisor's shell."""
+
+    def handle(self, event: Event) -> None:
+        """A child started, did not start, or ended."""
+        ...
+
+    def broken(self, reason: str) -> None:
+        """The registry cannot be written."""
+        ...
+
+    def tell_people(self, kind: str, text: str) -> None:
+        """Something that people should know."""
+        ...
+
+
 class Family:
     """Everything about processes that the supervisor's loop does.
 
@@ -68,8 +82,7 @@ class Family:
         plans: the children by name.
         folder: the run folder.
         place: where they are started.
-        report: takes `ChildStarted`, `ChildNotStarted` and `ChildExited`.
-        broken: takes the reason when the registry cannot be written.
+        desk: hears what happens.
     """
 
     def __init__(
@@ -78,21 +91,22 @@ class Family:
         plans: Mapping[str, ChildPlan],
         folder: RunFolder,
         place: Place,
-        report: Callable[[Event], None],
-        broken: Callable[[str], None],
+        desk: Desk,
     ) -> None:
         self._facts = facts
         self._plans = plans
         self._folder = folder
         self._place = place
-        self._report = report
-        self._broken = broken
+        self._report = desk.handle
+        self._broken = desk.broken
         self._owned = facts.owned
         self._registry = Registry(folder.path)
         self._disk = ThreadPoolExecutor(1, thread_name_prefix="registry")
         self._processes: dict[str, Process] = {}
-        self._held: dict[str, ResourceTaken] = {}
         self._timers: list[asyncio.TimerHandle] = []
+        self.holdings = Holdings(
+            self._disk, self._write_down, self._registry.append, desk.tell_people
+        )
         self._topology_hash = topology_hash(facts.topology)
 
     # ---- children ------------------------------------------------------------------------
@@ -142,7 +156,7 @@ class Family:
         def ended(done: asyncio.Future[Exit]) -> None:
             exited = done.result()
             tail = last_lines(log, since=written)
-            self._release_of(actor)
+            self.holdings.release_of(actor)
             self._free_memory_of(actor, incarnation)
             self._report(ChildExited(actor, incarnation, exited.code, exited.signal, tail))
 
@@ -168,23 +182,6 @@ class Family:
 
     # ---- what outlives nobody --------------------------------------------------------------
 
-    def take(self, message: ResourceTaken) -> None:
-        """An actor holds something outside; it is given back when the actor dies."""
-        self._held[message.name] = message
-        record = {"kind": "command", "name": message.name, "argv": message.release}
-        self._write_down(record)
-
-    def release(self, message: ResourceReleased) -> None:
-        """The actor gave it back itself."""
-        if self._held.pop(message.name, None) is not None:
-            self._write_down({"kind": "released", "name": message.name})
-
-    def _release_of(self, actor: str) -> None:
-        names = [name for name, held in self._held.items() if held.actor == actor]
-        for name in names:
-            argv = self._held.pop(name).release
-            self._disk.submit(self._run_release, name, argv)
-
     def _free_memory_of(self, actor: str, incarnation: int) -> None:
         prefix = owner_prefix(self._facts.run_id, actor, incarnation)
 
@@ -194,13 +191,6 @@ class Family:
 
         timer = asyncio.get_running_loop().call_later(SEGMENTS_S, free)
         self._timers.append(timer)
-
-    def _run_release(self, name: str, argv: list[str]) -> None:
-        done = subprocess.run(
-            argv, check=False, stdin=subprocess.DEVNULL, capture_output=True, timeout=RELEASE_S
-        )
-        if done.returncode == 0:
-            self._registry.append({"kind": "released", "name": name})
 
     def _write_down(self, *records: dict[str, Any]) -> None:
         for record in records:
@@ -217,6 +207,7 @@ class Family:
     async def close(self) -> Reaped:
         """Take away everything the run owns; every child has ended."""
         self._place.close()
+        self.holdings.close()
         for timer in self._timers:
             timer.cancel()
         loop = asyncio.get_running_loop()

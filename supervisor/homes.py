@@ -11,11 +11,13 @@ import socket
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from milepost.configs.spec import Address
 from milepost.configs.system import SystemConfig
 from milepost.messages.bus import new_keys
 from milepost.supervisor.book import SUPERVISOR
+from milepost.supervisor.cleanup.listeners import listener_record
 from milepost.supervisor.sockets import addresses, listen
 
 
@@ -66,6 +68,13 @@ class Homes:
         """Descriptor of its listening socket; it stays ours. -1 on ipc."""
         listener = self._listeners.get(name)
         return -1 if listener is None else listener.fileno()
+
+    def records(self) -> list[dict[str, Any]]:
+        """Every listening socket, for the registry of what the run owns."""
+        return [
+            listener_record(name, self.addresses[name].endpoint, listener.fileno())
+            for name, listener in self._listeners.items()
+        ]
 
     def own_listen_fd(self) -> int:
         """Descriptor of the supervisor's listening socket, for its bus to own. -1 on ipc."""

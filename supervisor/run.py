@@ -25,7 +25,6 @@ from milepost.messages.bus import Bus, BusLimits
 from milepost.messages.bus.borrowing import segment_prefix
 from milepost.messages.bus.broadcast import Broadcast
 from milepost.messages.schema import fingerprint
-from milepost.messages.supervisor import EventReported
 from milepost.supervisor.attach import Door
 from milepost.supervisor.book import SUPERVISOR
 from milepost.supervisor.cleanup.processes import identity_of
@@ -143,6 +142,7 @@ class _Run:
         core = SupervisorCore(tuple(self._plans.values()), timeouts, fingerprint(), now_s)
         homes = Homes.open(self._topology.system, sockets, self._plans)
         with contextlib.closing(homes):
+            self._own(*homes.records())
             # At step 0 no checkpoint is loaded; the weights are those that the run began with.
             step = self._resume_step or None
             facts = RunFacts(self._topology, self._run_id, homes, step, self._owned)
@@ -172,13 +172,18 @@ class _Run:
             {"kind": "segments", "prefix": segment_prefix(self._run_id)},
         )
         try:
-            Registry(self._folder.path).append(*records)
+            self._own(*records)
         except OSError:
             remove_folder(sockets)
             raise
+        return sockets
+
+    def _own(self, *records: dict[str, Any]) -> None:
+        """Write down what the run owns from now on."""
+        if records:
+            Registry(self._folder.path).append(*records)
         for record in records:
             note(self._owned, record)
-        return sockets
 
     @contextlib.asynccontextmanager
     async def _shell(
@@ -204,7 +209,7 @@ class _Run:
             stack.push_async_callback(self._close_recorder, recorder)
             tell_s = self._topology.system.timeouts.tell_s
             shell = Shell(core, bus, recorder, self._display, self._about, tell_s)
-            family = Family(facts, self._plans, self._folder, place, shell.handle, shell.broken)
+            family = Family(facts, self._plans, self._folder, place, shell)
             shell.family = family
             if self._resume_step is not None:
                 core.losses.resumed(earlier_statistics(self._folder.path))
@@ -233,7 +238,7 @@ class _Run:
                 await companions.finish_trackers()
                 reaped = await family.close()
                 for problem in reaped.problems:
-                    shell.record(EventReported(source=SUPERVISOR, kind="left_behind", text=problem))
+                    shell.tell_people("left_behind", problem)
                 if not reaped.problems:
                     # Else it stays, and tries once more when we are gone.
                     await companions.close()

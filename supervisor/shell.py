@@ -203,9 +203,9 @@ class Shell:
                 self.record(message)
             case Keep(message):
                 if isinstance(message, ResourceTaken):
-                    self.family.take(message)
+                    self.family.holdings.take(message)
                 else:
-                    self.family.release(message)
+                    self.family.holdings.release(message)
             case Finish(verdict):
                 self.verdict.set_result(verdict)
             case _ as unreachable:
@@ -242,6 +242,10 @@ class Shell:
             self._show(lambda display: display.on_event(message))
         else:
             self._show(lambda display: display.on_step(message.step, message.metrics))
+
+    def tell_people(self, kind: str, text: str) -> None:
+        """Record an event of the supervisor's own."""
+        self.record(EventReported(source=SUPERVISOR, kind=kind, text=text))
 
     def show_snapshot(self) -> None:
         """Show the state of the run."""

@@ -117,7 +117,7 @@ class Round:
             limits=self.settings.limits,
             purpose=Purpose.EVALUATE,
             deliver_to="evaluator",
-            version_min=self.version if self.settings.has_fleet else None,
+            version_min=self.version,
         )
 
     def _sampling(self, item: Item) -> SamplingParams:

@@ -118,6 +118,8 @@ class Rollout:
                 return self._received(source, message, request, now_s)
             case Answered(key, _, message):
                 return self._answered(key, message, now_s)
+            case Unanswered(key, no_room=True) if key.startswith("open/"):
+                return self.verdicts.not_opened(key, now_s)
             case Unanswered(key, to, reason):
                 return self._unanswered(key, to, reason, now_s)
             case Woken(key):

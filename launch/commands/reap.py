@@ -1,4 +1,4 @@
-"""Takes away what a killed run left: processes, sockets, shared memory, sandboxes.
+"""Takes away what a killed run left: processes, ports, sockets, shared memory, sandboxes.
 
 A run cleans up after itself, also when its supervisor is killed; this is for when the cleaner was
 killed, too. Every process is identified by its number and its start time, so that no other
@@ -46,6 +46,7 @@ def lines_of(reaped: Reaped) -> list[str]:
     """One line for each kind of thing taken away, then the problems."""
     kinds: dict[str, Sequence[int | str]] = {
         "killed processes": reaped.processes,
+        "closed ports": reaped.ports,
         "removed socket folders": reaped.folders,
         "removed shared memory": reaped.segments,
         "released": reaped.commands,

@@ -89,14 +89,15 @@ class Outbound:
         sent.encoded = sent.start = None
         sent.settled(taken=False)
         if len(self._refused) >= self.host.limits.outbox_messages_max:
-            self._fail(sent, self._full())
+            self._fail_full(sent)
             return
         sent.deadline = min(sent.deadline, self.host.clock() + REFUSED_S)
         self._refused.append(sent)
         self._due(sent.deadline)
 
-    def _full(self) -> str:
-        return f"not sent: {len(self.waiting)} messages wait for {self.peer} already"
+    def _fail_full(self, sent: Sent) -> None:
+        reason = f"not sent: {len(self.waiting)} messages wait for {self.peer} already"
+        self._fail(sent, reason, no_room=True)
 
     def _due(self, due: float) -> None:
         if due < self.due:
@@ -306,7 +307,7 @@ class Outbound:
     def _expire(self, now: float) -> None:
         for sent in [one for one in self._refused if one.is_over(now)]:
             self._refused.remove(sent)
-            self._fail(sent, self._full())
+            self._fail_full(sent)
         unsent = [one for one in self.waiting if one.is_over(now)]
         for sent in unsent:
             self.waiting.remove(sent)
@@ -326,10 +327,10 @@ class Outbound:
         self._last_probe = now
         self._send(Kind.PROBE, int(self.answers.has_gap))
 
-    def _fail(self, sent: Sent, reason: str) -> None:
+    def _fail(self, sent: Sent, reason: str, *, no_room: bool = False) -> None:
         self.asks.pop(sent.id, None)
         self.num_failed += 1
-        sent.fail(self.peer, reason)
+        sent.fail(self.peer, reason, no_room=no_room)
 
     def _state_of(self, sent: Sent, now: float) -> str:
         heard = (

@@ -66,11 +66,11 @@ class Sent:
         """Whether nobody waits for it any more."""
         return self.deadline <= now or self.future.cancelled()
 
-    def fail(self, peer: str, reason: str) -> None:
+    def fail(self, peer: str, reason: str, *, no_room: bool = False) -> None:
         """Tell whoever waits."""
         if not self.future.done():
             error = Unanswered if self.is_ask else Undelivered
-            self.future.set_exception(error(peer, f"{self.type} {reason}"))
+            self.future.set_exception(error(peer, f"{self.type} {reason}", no_room=no_room))
 
     def state(self, first_untaken: int, received: int, num_untaken: int) -> str:
         """What is known of it, to be followed by a time.

@@ -1,4 +1,4 @@
-"""Takes away what a run left: processes first, then sockets, shared memory and sandboxes."""
+"""Takes away what a run left: processes and their ports, sockets, shared memory, sandboxes."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from milepost.supervisor.cleanup.listeners import holders_of, listening
 from milepost.supervisor.cleanup.processes import kill_all
 from milepost.supervisor.cleanup.registry import PRIVATE, Owned, Registry, read_registry
 from milepost.supervisor.cleanup.unfinished import finish
@@ -36,6 +37,7 @@ class Reaped:
     """What was taken away, and what could not be."""
 
     processes: list[int] = field(default_factory=list)
+    ports: list[str] = field(default_factory=list)
     folders: list[str] = field(default_factory=list)
     segments: list[str] = field(default_factory=list)
     commands: list[str] = field(default_factory=list)
@@ -79,10 +81,7 @@ def remove_all(owned: Owned) -> Reaped:
     """Remove everything that `owned` names."""
     reaped = Reaped()
     if owned.run_id:
-        try:
-            reaped.processes = kill_all(owned.processes, owned.run_id, deadline_s=KILL_S)
-        except TimeoutError as error:
-            reaped.problems.append(str(error))
+        _end_processes(owned, reaped)
     for folder in owned.folders:
         _remove_folder(folder, owned.run_id, reaped)
     for prefix in owned.prefixes:
@@ -90,6 +89,19 @@ def remove_all(owned: Owned) -> Reaped:
     for name, argv in owned.commands.items():
         _release(name, argv, reaped)
     return reaped
+
+
+def _end_processes(owned: Owned, reaped: Reaped) -> None:
+    open_before = listening(owned.listeners)
+    # Whoever holds a socket of the run was started by it, whatever its environment says.
+    known = {*owned.processes, *holders_of(open_before)}
+    try:
+        reaped.processes = kill_all(known, owned.run_id, deadline_s=KILL_S)
+    except TimeoutError as error:
+        reaped.problems.append(str(error))
+    held = {each.inode for each in listening(open_before)}
+    # What is still open is this process's own, and goes with it.
+    reaped.ports = [each.endpoint for each in open_before if each.inode not in held]
 
 
 @contextmanager

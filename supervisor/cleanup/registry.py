@@ -7,7 +7,10 @@ by a crash is the last one and is ignored. Kinds:
     process     actor, incarnation, pid, started, boot
     folder      path (of sockets)
     segments    prefix (of files in /dev/shm)
-    command     name, argv, lease_until: releases something outside (a sandbox); run at reaping
+    listener    actor, endpoint, inode: a listening tcp socket, handed to that actor
+    command     name, actor, argv, lease_until (seconds since 1970; none: the actor's life): gives
+                back something outside (a sandbox); run at the end of its lease and at reaping.
+                Said again with a later end when the lease is renewed
     released    name: the command is not needed any more
     closed      nothing is left
 """
@@ -23,6 +26,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from milepost.supervisor.cleanup.listeners import Listener
 from milepost.supervisor.cleanup.processes import Identity
 
 PRIVATE: Final = ".milepost"
@@ -39,7 +43,9 @@ class Owned:
         processes: every process ever started for it.
         folders: socket folders.
         prefixes: of the names of its shared memory.
+        listeners: its listening tcp sockets.
         commands: name -> argv that releases it.
+        leases: name -> when its lease ends, in seconds since 1970.
         closed: True once everything was taken away.
     """
 
@@ -48,7 +54,9 @@ class Owned:
     processes: list[Identity] = field(default_factory=list)
     folders: list[Path] = field(default_factory=list)
     prefixes: list[str] = field(default_factory=list)
+    listeners: list[Listener] = field(default_factory=list)
     commands: dict[str, list[str]] = field(default_factory=dict)
+    leases: dict[str, float] = field(default_factory=dict)
     closed: bool = False
 
     @property
@@ -149,13 +157,21 @@ def note(owned: Owned, record: Mapping[str, Any]) -> None:
             owned.prefixes.append(record["prefix"])
         case "command":
             owned.commands[record["name"]] = list(record["argv"])
+            if "lease_until" in record:
+                owned.leases[record["name"]] = float(record["lease_until"])
         case "released":
             owned.commands.pop(record["name"], None)
+            owned.leases.pop(record["name"], None)
+        case "listener":
+            actor, endpoint, inode = record["actor"], record["endpoint"], record["inode"]
+            owned.listeners.append(Listener(str(actor), str(endpoint), int(inode)))
         case "closed":
             owned.closed = True
             owned.folders.clear()
             owned.prefixes.clear()
+            owned.listeners.clear()
             owned.commands.clear()
+            owned.leases.clear()
         case kind:
             raise ValueError(f"unknown kind of record {kind!r}")
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from milepost.actors.agent.sandbox import Sandbox, SandboxLimits
+from milepost.actors.agent.sandbox import Sandbox, SandboxError, SandboxLimits
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -131,9 +131,11 @@ class Book:
 
     def __init__(self) -> None:
         self.taken: dict[str, list[str]] = {}
+        self.leases_s: list[float] = []
 
-    async def take(self, name: str, release: list[str]) -> None:
+    async def take(self, name: str, release: list[str], lease_s: float = 0.0) -> None:
         self.taken[name] = release
+        self.leases_s.append(lease_s)
 
     async def release(self, name: str) -> None:
         del self.taken[name]
@@ -165,3 +167,22 @@ async def test_folders_that_a_command_closed_are_removed_and_links_out_of_the_bo
     assert not folder.exists()
     assert (outside / "kept").exists()
     assert outside.stat().st_mode & 0o777 == 0o750
+
+
+async def test_a_box_in_use_renews_its_lease_and_one_that_was_taken_away_says_so() -> None:
+    """A box that an episode forgot must not lie there for weeks; one in use must not vanish."""
+    book = Book()
+    limits = SandboxLimits(seconds_max=10.0)
+    async with Sandbox(limits, leases=book, idle_s=0.0) as often:
+        await often.shell("true")
+        await often.shell("true")
+    assert len(book.leases_s) == 3, "each command begins its lease again"
+    assert min(book.leases_s) > limits.seconds_max, "it outlasts the command"
+    book = Book()
+    async with Sandbox(limits, leases=book, idle_s=3600.0) as seldom:
+        await seldom.shell("true")
+        assert book.leases_s == [2 * 3600.0 + 10.0 + 5.0]
+        [release] = book.taken.values()
+        await asyncio.to_thread(subprocess.run, release, check=True)
+        with pytest.raises(SandboxError, match=r"had no command for 3600.0 s and was taken away"):
+            await seldom.python("print(1)")

@@ -10,6 +10,8 @@ from pathlib import Path
 
 from proc.runs import Running, custom, leftovers, members, running, topology, wait_gone
 
+from milepost.supervisor.cleanup.registry import read_registry
+
 WORKER = custom("worker", "worker", "steps = 1000000\nstep_s = 0.05", significant=True)
 PERMANENT = 'policy = "permanent"\nbackoff_s = 0.05\nrestarts_max = 2'
 LENDING = custom("lending", "lending", replicas=2, restart=PERMANENT)
@@ -37,6 +39,25 @@ def test_shared_memory_of_a_killed_actor_is_freed_while_the_run_goes_on(tmp_path
         assert run.end() == 1
         assert run.summary["status"] == "stopped"
         assert leftovers(run.run_id, run.sockets) == []
+
+
+def test_a_sandbox_whose_lease_ends_is_taken_away_while_the_run_goes_on(tmp_path: Path) -> None:
+    """Its owner lives and has forgotten it; one that is renewed stays until the end."""
+    with running(tmp_path, topology(WORKER + custom("forgetful", "forgetful"))) as run:
+        said = run.until("lease_ended")
+        assert "forgetful-0 did not renew forgotten within its 1.0 s" in said
+        for _ in range(100):
+            owned = read_registry(run.folder)
+            if "forgotten" not in owned.commands:
+                break
+            run.until(f"step {len(run.lines('metrics.jsonl')) + 10}")
+        assert owned.commands.keys() == owned.leases.keys() == {"kept"}
+        assert owned.leases["kept"] > time.time()
+        assert not (run.folder / "forgotten").exists()
+        assert (run.folder / "kept").exists()
+        run.signal(signal.SIGINT)
+        assert run.end() == 1
+        assert not (run.folder / "kept").exists()
 
 
 def test_a_run_whose_folder_is_removed_ends_by_name_and_leaves_nothing(tmp_path: Path) -> None:

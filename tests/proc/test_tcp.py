@@ -13,11 +13,13 @@ import msgspec
 import psutil
 import pytest
 import zmq
-from proc.runs import Running, custom, leftovers, running, topology
+from proc.runs import Running, custom, leftovers, running, topology, wait_gone
 from proc.test_supervisor_attach import milepost
 
 from milepost.configs.spec import ActorSpec
 from milepost.messages.bus import new_keys
+from milepost.supervisor.cleanup.listeners import listening
+from milepost.supervisor.cleanup.registry import read_registry
 
 TCP = '[system]\ntransport = "tcp"\n'
 WORKER = custom("worker", "worker", "steps = 1000000\nstep_s = 0.02", significant=True)
@@ -155,3 +157,20 @@ def test_two_runs_over_tcp_from_one_topology_never_meet(tmp_path: Path) -> None:
         assert len(keys) == 4
         assert [run.end() for run in (one, two)] == [0, 0]
         assert [len(run.lines("metrics.jsonl")) for run in (one, two)] == [60, 60]
+
+
+def test_every_port_of_a_run_is_in_its_registry_and_closed_after_a_kill(tmp_path: Path) -> None:
+    """A process that got away with a socket would answer for a run that is over."""
+    with running(tmp_path, over_tcp(WORKER + custom("idle", "idle"))) as run:
+        run.begun()
+        home = spec_of(run, "worker-0").addresses
+        owned = read_registry(run.folder)
+        assert {one.actor: one.endpoint for one in owned.listeners} == {
+            name: address.endpoint for name, address in home.items()
+        }
+        assert len(listening(owned.listeners)) == 3
+        processes = list(run.children().values())
+        run.signal(signal.SIGKILL)
+        assert run.end() == -signal.SIGKILL
+        assert wait_gone(processes) == []
+        assert listening(owned.listeners) == []

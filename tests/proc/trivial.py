@@ -153,6 +153,30 @@ class Parent(Idle):
         return [Tell("supervisor", ResourceTaken(actor=self.name, name="box", release=argv))]
 
 
+class Forgetful(Idle):
+    """Holds two sandboxes under a lease, renews one whenever it is heard, and forgets the other."""
+
+    def start(self, now_s: float) -> list[Effect]:
+        for name in ("kept", "forgotten"):
+            (self.run_folder / name).mkdir()
+        return [self._take("kept"), self._take("forgotten"), Wake("renew", now_s + 0.1)]
+
+    def handle(self, event: Event, now_s: float) -> list[Effect]:
+        if isinstance(event, Woken):
+            return [self._take("kept"), Wake("renew", now_s + 0.1)]
+        return super().handle(event, now_s)
+
+    def _take(self, name: str) -> Effect:
+        lease_s = {"kept": 600.0, "forgotten": 1.0}[name]
+        argv = ["rmdir", str(self.run_folder / name)]
+        taken = ResourceTaken(actor=self.name, name=name, release=argv, lease_s=lease_s)
+        return Tell("supervisor", taken)
+
+
+def forgetful(context: ActorContext) -> Forgetful:
+    return Forgetful(context)
+
+
 def idle(context: ActorContext) -> Idle:
     return Idle(context)
 

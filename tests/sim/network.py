@@ -284,7 +284,7 @@ class Network:
                 self._feed(actor, Unanswered(key, to, "not taken before the deadline"))
             case Due.REFUSED:
                 self._link(actor, to).num_refused -= 1
-                self._feed(actor, Unanswered(key, to, "not sent: the link is full"))
+                self._feed(actor, Unanswered(key, to, "not sent: full", no_room=True))
 
     def _take_back(self, actor: Actor, to: str, number: int) -> None:
         link = self._link(actor, to)

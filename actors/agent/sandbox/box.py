@@ -28,6 +28,7 @@ PREFIX: Final = "milepost-sandbox-"
 SEARCH: Final = "/usr/local/bin:/usr/bin:/bin"
 PIECE_BYTES: Final = 1 << 16
 KILL_S: Final = 5.0
+IDLE_S: Final = 1800.0
 
 log = logging.getLogger(__name__)
 
@@ -87,12 +88,14 @@ class Sandbox:
     A command gets a user, process, mount and network namespace of its own where the system allows
     that: it sees no network and no processes but its own, and can write only into the box's
     folder. What the system does not allow stands in `weaknesses`, by name, and in the log. Each
-    command ends with this process, however that ends; the folder ends with the run.
+    command ends with this process, however that ends; the folder ends with this process, too, or
+    once no command was run for `idle_s`: a box that was forgotten is taken away by the run.
 
     Args:
         limits: of each command.
         network: True: commands reach the network as this process does.
         leases: where the folder is written down.
+        idle_s: seconds for which it is kept without a command, at least.
     """
 
     def __init__(
@@ -101,12 +104,15 @@ class Sandbox:
         *,
         network: bool = False,
         leases: Leases | None = None,
+        idle_s: float = IDLE_S,
     ) -> None:
         self.limits = limits or SandboxLimits()
         self.weaknesses: tuple[str, ...] = ()
         """What the system does not keep from commands; known once one has run."""
         self._network = network
         self._leases = leases or NoLeases()
+        self._idle_s = idle_s
+        self._taken_s = 0.0
         self._name = f"{PREFIX}{secrets.token_hex(8)}"
         self._folder: Path | None = None
 
@@ -119,10 +125,16 @@ class Sandbox:
     async def __aenter__(self) -> Self:
         """Make the folder, written down first."""
         folder = Path(tempfile.gettempdir()) / self._name
-        await self._leases.take(self._name, ["rm", "-rf", "--", str(folder)])
+        await self._take(folder)
         folder.mkdir(mode=0o700)
         self._folder = folder
         return self
+
+    async def _take(self, folder: Path) -> None:
+        """Hold it for twice the idle time, and for a command that begins at the end of that."""
+        self._taken_s = time.monotonic()
+        lease_s = 2.0 * self._idle_s + self.limits.seconds_max + KILL_S
+        await self._leases.take(self._name, ["rm", "-rf", "--", str(folder)], lease_s)
 
     async def __aexit__(self, *_: object) -> None:
         """Remove the folder; what cannot be removed now stays written down for the run's end."""
@@ -131,12 +143,20 @@ class Sandbox:
         else:
             log.warning("sandbox %s cannot be removed yet", self.folder)
 
+    async def _keep(self) -> None:
+        if time.monotonic() - self._taken_s > self._idle_s:
+            await self._take(self.folder)
+        if not self.folder.is_dir():
+            text = f"sandbox {self._name} had no command for {self._idle_s} s and was taken away"
+            raise SandboxError(text)
+
     async def python(self, code: str) -> Ran:
         """Run Python code, with this interpreter and its packages.
 
         Raises:
             SandboxError: the sandbox does not work.
         """
+        await self._keep()
         program = self.folder / f"program-{secrets.token_hex(4)}.py"
         program.write_text(code, encoding="utf-8")
         try:
@@ -156,8 +176,9 @@ class Sandbox:
         """Run a program with its arguments.
 
         Raises:
-            SandboxError: the sandbox does not work.
+            SandboxError: the sandbox does not work, or was taken away after `idle_s`.
         """
+        await self._keep()
         read_fd, status_fd = os.pipe()
         started_s = time.monotonic()
         try:

@@ -15,15 +15,21 @@ from milepost.messages.supervisor import ResourceReleased, ResourceTaken
 if TYPE_CHECKING:
     from milepost.messages.bus import Bus
 
-LEASE_S: Final = 30.0
+TELL_S: Final = 30.0
 KEEPER: Final = Path(__file__).with_name("keeper.py")
 
 
 class Leases(Protocol):
     """Takes down what must not outlive the run."""
 
-    async def take(self, name: str, release: list[str]) -> None:
+    async def take(self, name: str, release: list[str], lease_s: float = 0.0) -> None:
         """Write down `name` with the command that gives it back; returns when it is written.
+
+        Args:
+            name: unique in the run.
+            release: the command line; does no harm when it is gone already.
+            lease_s: unless it is taken again within this time, the supervisor gives it back,
+                also while the run goes on. 0: it is held as long as this process lives.
 
         Raises:
             Undelivered: it could not be written down, so it must not be made.
@@ -47,15 +53,15 @@ class RunLeases:
         self._bus = bus
         self._actor = actor
 
-    async def take(self, name: str, release: list[str]) -> None:
+    async def take(self, name: str, release: list[str], lease_s: float = 0.0) -> None:
         """See `Leases`."""
-        taken = ResourceTaken(actor=self._actor, name=name, release=release)
-        await self._bus.tell("supervisor", taken, deadline_s=LEASE_S)
+        taken = ResourceTaken(actor=self._actor, name=name, release=release, lease_s=lease_s)
+        await self._bus.tell("supervisor", taken, deadline_s=TELL_S)
 
     async def release(self, name: str) -> None:
         """See `Leases`."""
         released = ResourceReleased(actor=self._actor, name=name)
-        await self._bus.tell("supervisor", released, deadline_s=LEASE_S)
+        await self._bus.tell("supervisor", released, deadline_s=TELL_S)
 
 
 class KeptLeases:
@@ -69,8 +75,8 @@ class KeptLeases:
         self._keeper: Process | None = None
         self._starting = asyncio.Lock()
 
-    async def take(self, name: str, release: list[str]) -> None:
-        """See `Leases`.
+    async def take(self, name: str, release: list[str], lease_s: float = 0.0) -> None:
+        """See `Leases`; there is no run that could outlive us, so it is held as long as we live.
 
         Raises:
             OSError: the keeper cannot be started, or is gone.
@@ -105,7 +111,7 @@ class KeptLeases:
 class NoLeases:
     """Outside of a run: nobody cleans up after a process that is killed."""
 
-    async def take(self, name: str, release: list[str]) -> None:
+    async def take(self, name: str, release: list[str], lease_s: float = 0.0) -> None:
         """Nothing."""
 
     async def release(self, name: str) -> None:

@@ -101,8 +101,9 @@ async def test_a_full_link_tells_its_refusals_late_and_keeps_no_more_of_them_tha
     await asyncio.wait(told, return_when=asyncio.FIRST_COMPLETED, timeout=0)
     await until(told[5].done, "the refusal")
     assert loop.time() - begun > 0.9
-    with pytest.raises(Undelivered, match="not sent: 3 messages wait for b already"):
+    with pytest.raises(Undelivered, match="not sent: 3 messages wait for b already") as refused:
         await told[5]
+    assert refused.value.no_room
     with pytest.raises(Undelivered):
         await told[8]
 

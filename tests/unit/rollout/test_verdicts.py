@@ -7,7 +7,7 @@ import math
 import pytest
 from unit.rollout.kit import Play, settings
 
-from milepost.actors.effects import Answered
+from milepost.actors.effects import Answered, Unanswered
 from milepost.actors.rollout.verdicts import GIVEN_UP_MAX, LOSSES_MAX
 from milepost.messages.agent import CancelEpisode
 from milepost.messages.buffer import GroupAbandoned, GroupResized
@@ -140,12 +140,17 @@ def test_one_delivered_trajectory_is_enough_to_go_on() -> None:
     assert play.failed == ""
 
 
-def test_a_session_without_room_is_asked_again_and_nothing_counts_as_lost() -> None:
+@pytest.mark.parametrize("is_link", [False, True])
+def test_a_session_without_room_is_asked_again_and_nothing_counts_as_lost(*, is_link: bool) -> None:
+    """Whether the session says so itself, or the link to it is full of what it has not taken."""
     play = Play(settings(agents={"agent-0": 9}))
     play.answers = False
     play.begin(granted=2)
     (key,) = play.asked
-    play.feed(Answered(key, "session-0", SessionsRefused(reason="sessions_max is 1")))
+    if is_link:
+        play.feed(Unanswered(key, "session-0", "not sent", no_room=True))
+    else:
+        play.feed(Answered(key, "session-0", SessionsRefused(reason="sessions_max is 1")))
     assert play.core.flight.counters.episodes_lost == 0
     play.answers = True
     play.wake_all()

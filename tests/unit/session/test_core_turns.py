@@ -89,6 +89,15 @@ def test_the_engine_is_asked_with_the_session_s_own_settings() -> None:
     assert ask.deadline_s == EpisodeLimits().seconds_max
 
 
+def test_an_evaluation_asks_for_no_older_version_than_the_one_it_measures() -> None:
+    """Word of that version may still be on its way here when its first turn comes."""
+    game = play()
+    game.open(version_min=5)
+    game.tell(VersionPublished(version=4), "publisher")
+    game.chat([QUESTION])
+    assert game.open_ask()[2].version_min == 5
+
+
 # ---- refused: nothing changes ------------------------------------------------------------
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from milepost.supervisor.cleanup.listeners import listener_record
 from milepost.supervisor.cleanup.processes import (
     RUN_VARIABLE,
     Identity,
@@ -191,6 +193,38 @@ def test_reap_takes_sockets_segments_and_sandboxes(folder: Path, tmp_path: Path)
     assert not segment.exists()
     assert not box.exists()
     assert json.loads((folder / "summary.json").read_text())["status"] == "killed"
+
+
+def test_who_still_holds_a_port_of_the_run_is_found_by_the_socket_itself(folder: Path) -> None:
+    """The port's number may be somebody else's by now; the socket is the run's for ever."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        record = listener_record("rollout", f"tcp://127.0.0.1:{port}", listener.fileno())
+        # It says nothing of the run in its environment.
+        holder = subprocess.Popen(
+            ["cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, pass_fds=[listener.fileno()]
+        )
+    assert holder.stdin is not None
+    assert holder.stdout is not None
+    holder.stdin.write(b"here\n")
+    holder.stdin.flush()
+    assert holder.stdout.readline() == b"here\n"
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        stranger = {**record, "inode": os.fstat(other.fileno()).st_ino + 1_000_000}
+        begin(folder, record, stranger)
+        reaped = reap(folder)
+        assert (reaped.processes, reaped.problems) == ([holder.pid], [])
+        assert reaped.ports == [f"tcp://127.0.0.1:{port}"]
+    holder.communicate()
+    assert holder.returncode == -signal.SIGKILL
+
+
+def test_a_lease_stands_in_the_registry_and_is_renewed_there(folder: Path) -> None:
+    box = {"kind": "command", "name": "box", "argv": ["true"]}
+    begin(folder, {**box, "lease_until": 10.0}, {**box, "lease_until": 20.5})
+    assert read_registry(folder).leases == {"box": 20.5}
+    Registry(folder).append({"kind": "released", "name": "box"})
+    assert read_registry(folder).leases == {}
 
 
 def test_reap_never_removes_what_is_not_a_runs_own(folder: Path, tmp_path: Path) -> None:
