@@ -140,7 +140,7 @@ class Bus:
             Events(
                 arrived=bus._on_mailbox,
                 returned=bus._on_back,
-                connection=bus._links.on_connection,
+                connection=bus._on_connection,
             )
         )
         watcher_of(bus._loop).start()
@@ -281,6 +281,11 @@ class Bus:
         if self._settled is not None:
             self._notice_settled(self._settled)
 
+    def _on_connection(self, peer: str, problem: str) -> None:
+        self._links.on_connection(peer, problem)
+        if self._settled is not None:
+            self._notice_settled(self._settled)
+
     def peer_is_now(self, peer: str, incarnation: int) -> None:
         """Tell what the supervisor knows: this peer was started again, as this incarnation."""
         self._links.peer_is_now(peer, incarnation)
@@ -325,12 +330,16 @@ class Bus:
     async def close(self, *, deadline_s: float = 1.0) -> tuple[Undelivered, ...]:
         """Wait until everything sent is taken or the deadline, then free every socket.
 
+        Who is gone is not waited for: a run that ends would wait for the same dead peer in every
+        one of its processes.
+
         Returns what could not be delivered; the future of each raises the same.
         """
         if self._closed:
             return ()
         self._closed = f"the bus of {self.name} was closed"
         until = self._loop.time() + deadline_s
+        self._replies.remind()
         if self._unsettled():
             self._settled = self._loop.create_future()
             await asyncio.wait({self._settled}, timeout=deadline_s)
@@ -341,12 +350,13 @@ class Bus:
         self._on_arrival()
         watcher_of(self._loop).stop()
         await self._aside.finished()
-        await self._host.transport.close(max(0.05, until - self._loop.time()))
+        left_s = max(0.05, until - self._loop.time())
+        await self._host.transport.close(left_s, self._links.gone)
         await self._loop.run_in_executor(None, self._packing.close)
         return failed
 
     def _unsettled(self) -> bool:
-        return bool(self._replies.owing) or self._links.unsettled
+        return self._replies.unsettled or self._links.unsettled
 
     def _notice_settled(self, settled: Future[None]) -> None:
         if not settled.done() and not self._unsettled():

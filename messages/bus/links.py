@@ -146,8 +146,15 @@ class Links:
 
     @property
     def unsettled(self) -> bool:
-        """Whether something is sent and not known to be taken."""
-        return any(link.waiting or link.unacked for link in self.by_peer.values())
+        """Whether something is sent and not known to be taken, by a peer that may still take it."""
+        return any(
+            (link.waiting or link.unacked) and not link.is_gone for link in self.by_peer.values()
+        )
+
+    @property
+    def gone(self) -> tuple[str, ...]:
+        """Peers that were there and are not any more."""
+        return tuple(peer for peer, link in self.by_peer.items() if link.is_gone)
 
     def fail_all(self, reason: str) -> tuple[Undelivered, ...]:
         """Give everything up; returns what was told."""

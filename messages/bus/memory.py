@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Final, TypeAlias
@@ -166,7 +166,7 @@ class MemoryTransport:
         if not paused:
             self.schedule()
 
-    async def close(self, linger_s: float) -> None:
+    async def close(self, linger_s: float, gone: Collection[str] = ()) -> None:
         """Nothing lingers in memory: what was sent is there already."""
-        del linger_s
+        del linger_s, gone
         self.kill()

@@ -282,6 +282,11 @@ class Outbound:
         if not problem and (self.unacked or self.asks):
             self._probe(self.host.clock())
 
+    @property
+    def is_gone(self) -> bool:
+        """The peer was there, and its connection has ended."""
+        return bool(self.problem and self.last_heard)
+
     # ---- time ----------------------------------------------------------------------------
 
     def tick(self, now: float) -> None:

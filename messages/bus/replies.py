@@ -40,8 +40,8 @@ class Replies:
             source.taken,
             argument,
         )
-        if not self.host.transport.send_back(source.route, (delivery, *frames)):
-            self.num_unroutable += 1
+        source.is_gone = not self.host.transport.send_back(source.route, (delivery, *frames))
+        self.num_unroutable += source.is_gone
 
     def reply(
         self,
@@ -107,6 +107,16 @@ class Replies:
         if due != float("inf"):
             self.due = due
             self.host.wake(due)
+
+    @property
+    def unsettled(self) -> bool:
+        """Whether answers are on their way to somebody who is still there."""
+        return any(not source.is_gone for source in self.owing.values())
+
+    def remind(self) -> None:
+        """Send every answer once more: who is gone is noticed by that."""
+        for source in self.owing.values():
+            self.repeat(source, missing=True)
 
     def drop(self, source: Source) -> None:
         """Nobody waits for answers on this link any more."""

@@ -74,6 +74,7 @@ class Source:
         "busy_until",
         "gap_told",
         "incarnation",
+        "is_gone",
         "last_heard",
         "name",
         "num_untold",
@@ -101,6 +102,8 @@ class Source:
         self.replies: deque[Reply] = deque()
         self.reply_sequence = replies_received + 1
         self.gap_told = 0
+        self.is_gone = False
+        """What was sent back last found no connection any more."""
         self.last_heard = 0.0
         self.busy_until = 0.0
         """Somebody may still answer a question of it."""

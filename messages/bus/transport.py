@@ -6,7 +6,7 @@ Everything else (once, in order, acknowledged, bounded) is made above it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
@@ -74,6 +74,9 @@ class Transport(Protocol):
         """Connections to our mailbox that did not prove a key of the run, or have not yet."""
         ...
 
-    async def close(self, linger_s: float) -> None:
-        """Hand out what was sent, for at most `linger_s`, and free every socket and file."""
+    async def close(self, linger_s: float, gone: Collection[str] = ()) -> None:
+        """Hand out what was sent, for at most `linger_s`, and free every socket and file.
+
+        What was sent to the peers in `gone` is dropped at once.
+        """
         ...

@@ -266,13 +266,13 @@ class ZmqTransport:
         readers = (*self._links.values(), *([self._mailbox] if self._mailbox else ()))
         return sum(reader.num_oversized for reader in readers)
 
-    async def close(self, linger_s: float) -> None:
+    async def close(self, linger_s: float, gone: Collection[str] = ()) -> None:
         """Close every socket, wait for what lingers, free the address."""
         for monitor in self._monitors:
             monitor.close(0)
-        for link in self._links.values():
+        for peer, link in self._links.items():
             link.socket.disable_monitor()
-            link.close(linger_s)
+            link.close(0.0 if peer in gone else linger_s)
         if self._mailbox is not None:
             if self._door is not None:
                 self._mailbox.socket.disable_monitor()

@@ -181,6 +181,28 @@ async def test_closing_waits_for_what_is_still_taken_in_time(world: World) -> No
     assert await closing == ()
 
 
+async def test_closing_does_not_wait_for_who_is_gone(world: World) -> None:
+    """A run stops stage by stage; were the dead waited for, every stage would take the longest."""
+    a, b = await world.bus("a"), await world.bus("b")
+    asked = [b.ask("a", StacksRequested(), deadline_s=600) for _ in range(2)]
+    incoming = [await a.receive() for _ in asked]
+    server = collect(b, [])
+    await a.tell("b", Begin(), deadline_s=600)
+    await ended(server)
+    await world.kill(b)
+    await asyncio.gather(*asked, return_exceptions=True)
+    await until(lambda: a._links.by_peer["b"].is_gone, "the end of the connection")
+    told = a.tell("b", Begin(), deadline_s=600)
+    for one in incoming:
+        a.reply(one, Stacks(text="too late"))
+    begun = asyncio.get_running_loop().time()
+    failed = await a.close(deadline_s=40)
+    assert asyncio.get_running_loop().time() - begun < 20
+    assert [str(one) for one in failed] == ["b: Begin was given up: a closed its bus"]
+    with pytest.raises(Undelivered):
+        await told
+
+
 async def test_a_receiver_that_waits_hears_of_the_end(world: World) -> None:
     b = await world.bus("b")
     receiving = asyncio.create_task(b.receive())
