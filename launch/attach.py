@@ -17,6 +17,7 @@ import msgspec
 from milepost.launch.exits import Exit
 from milepost.messages.shared import Message
 from milepost.supervisor.cleanup.registry import PRIVATE, read_registry
+from milepost.supervisor.ticket import TICKET, Ticket
 
 RUNS: Final = Path("runs")
 """Where runs are looked for when none is named."""
@@ -45,8 +46,10 @@ class Run:
         folder: its run folder.
         run_id: part of every message; a supervisor of another run refuses it.
         endpoint: where clients are answered.
-        statistics: where a snapshot is published every second.
-        pid: of the supervisor.
+        statistics: where a snapshot is published every second; empty on another machine.
+        pid: of the supervisor; 0 on another machine.
+        public_key: CURVE (Z85), of the door on tcp.
+        secret_key: CURVE (Z85), the clients' own.
     """
 
     folder: Path
@@ -54,6 +57,8 @@ class Run:
     endpoint: str
     statistics: str
     pid: int
+    public_key: str = ""
+    secret_key: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +74,8 @@ def add_run_arguments(parser: argparse.ArgumentParser) -> None:
         type=Path,
         default=None,
         metavar="RUN",
-        help=f"the run's folder; may be left out while exactly one run goes on under {RUNS}/",
+        help=f"the run's folder, or on another machine a copy of its .milepost/{TICKET}; may be "
+        f"left out while exactly one run goes on under {RUNS}/",
     )
     parser.add_argument("--json", action="store_true", help="print JSON instead of text")
 
@@ -90,7 +96,7 @@ def find_run(named: Path | None) -> Run:
         Ambiguous: several go on and none was named.
     """
     if named is not None:
-        return _read_run(named)
+        return _read_ticket(named) if named.is_file() else _read_run(named)
     going_on = [run for path in sorted(RUNS.glob("*")) if (run := _alive(path)) is not None]
     if not going_on:
         raise Unreachable(f"no run goes on under {RUNS.resolve()}, name its folder with --run")
@@ -122,6 +128,15 @@ def _read_run(folder: Path) -> Run:
     return Run(folder, facts["run_id"], facts["endpoint"], facts["statistics"], facts["pid"])
 
 
+def _read_ticket(path: Path) -> Run:
+    try:
+        ticket = msgspec.json.decode(path.read_bytes(), type=Ticket)
+    except (OSError, msgspec.DecodeError) as error:
+        raise Unreachable(f"{path} is no copy of a run's .milepost/{TICKET}: {error}") from error
+    keys = ticket.server_public_key, ticket.secret_key
+    return Run(path, ticket.run_id, ticket.endpoint, "", 0, *keys)
+
+
 class Client:
     """One connection to a supervisor; `async with Client(run) as client`."""
 
@@ -136,7 +151,8 @@ class Client:
             name=f"client-{secrets.token_hex(4)}",
             incarnation=0,
             run_id=self._run.run_id,
-            addresses={ATTACH: _Address(self._run.endpoint)},
+            addresses={ATTACH: _Address(self._run.endpoint, self._run.public_key)},
+            secret_key=self._run.secret_key,
         )
         return self
 
@@ -157,7 +173,8 @@ class Client:
         try:
             answer = (await self._bus.ask(ATTACH, message, deadline_s=ask_s)).message
         except Unanswered as error:
-            raise Unreachable(f"the supervisor (pid {self._run.pid}): {error.reason}") from error
+            where = f"pid {self._run.pid}" if self._run.pid else f"at {self._run.endpoint}"
+            raise Unreachable(f"the supervisor ({where}): {error.reason}") from error
         if isinstance(answer, Refused):
             raise NotServed(answer.reason)
         assert isinstance(answer, expected), f"{type(answer).__name__} is no {expected.__name__}"

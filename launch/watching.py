@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from milepost.launch.attach import Run, Unreachable, find_run
+from milepost.launch.attach import Client, Run, Unreachable, find_run
 from milepost.launch.exits import Exit
 
 if TYPE_CHECKING:
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 SILENCE_S: Final = 5.0
 """Snapshots come once a second."""
+EVERY_S: Final = 1.0
 HOME_AND_CLEAR: Final = "\x1b[H\x1b[J"
 
 
@@ -73,6 +74,10 @@ async def snapshots(run: Run) -> AsyncGenerator[Snapshot, None]:
     Raises:
         Unreachable: the run has ended, or its supervisor says nothing any more.
     """
+    if not run.statistics:
+        async for snapshot in _asked(run):
+            yield snapshot
+        return
     from milepost.messages.bus.broadcast import Listener
     from milepost.messages.supervisor import Snapshot
 
@@ -88,6 +93,16 @@ async def snapshots(run: Run) -> AsyncGenerator[Snapshot, None]:
                 raise Unreachable(what)
     finally:
         await listener.close()
+
+
+async def _asked(run: Run) -> AsyncGenerator[Snapshot, None]:
+    """The same from another machine: statistics are published on this one only, so it asks."""
+    from milepost.messages.supervisor import Snapshot, SnapshotRequested
+
+    async with Client(run) as client:
+        while True:
+            yield await client.ask(SnapshotRequested(), Snapshot)
+            await asyncio.sleep(EVERY_S)
 
 
 def _paint(lines: Sequence[str]) -> None:

@@ -8,7 +8,7 @@ address; answers go back along its connection, and one that is gone is forgotten
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Final, Protocol, TypeAlias, TypeVar
 
@@ -86,15 +86,31 @@ class Door:
         self._task = asyncio.create_task(self._serve(), name="attach")
 
     @classmethod
-    async def open(cls, endpoint: str, run_id: str, desk: Desk, run_folder: Path) -> Door:
-        """Bind the clients' mailbox.
+    async def open(
+        cls,
+        address: Address,
+        run_id: str,
+        desk: Desk,
+        run_folder: Path,
+        *,
+        secret_key: str = "",
+        client_keys: Collection[str] = (),
+        listen_fd: int = -1,
+    ) -> Door:
+        """Bind the clients' mailbox; the last three are of one on tcp (see `Bus.open`).
 
         Raises:
             AddressError: it cannot be bound.
         """
-        addresses = {ATTACH: Address(endpoint=endpoint)}
         bus = await Bus.open(
-            name=ATTACH, incarnation=0, run_id=run_id, addresses=addresses, limits=LIMITS
+            name=ATTACH,
+            incarnation=0,
+            run_id=run_id,
+            addresses={ATTACH: address},
+            limits=LIMITS,
+            secret_key=secret_key,
+            client_keys=client_keys,
+            listen_fd=listen_fd,
         )
         return cls(bus, desk, run_folder)
 

@@ -18,7 +18,7 @@ from milepost.configs.system import SystemConfig
 from milepost.messages.bus import new_keys
 from milepost.supervisor.book import SUPERVISOR
 from milepost.supervisor.cleanup.listeners import listener_record
-from milepost.supervisor.sockets import addresses, listen
+from milepost.supervisor.sockets import addresses, listen, tcp_endpoint
 
 
 @dataclass(slots=True)
@@ -56,9 +56,7 @@ class Homes:
         listener = listen(host)
         self._listeners[name] = listener
         public_key, self._secrets[name] = new_keys()
-        shown = f"[{host}]" if listener.family == socket.AF_INET6 else host
-        endpoint = f"tcp://{shown}:{listener.getsockname()[1]}"
-        self.addresses[name] = Address(endpoint=endpoint, public_key=public_key)
+        self.addresses[name] = Address(endpoint=tcp_endpoint(listener, host), public_key=public_key)
 
     def secret_key(self, name: str) -> str:
         """The CURVE secret of one process (Z85); empty on ipc."""

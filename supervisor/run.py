@@ -20,6 +20,7 @@ import orjson
 
 from milepost.actors.recorder.pins import pin_rings
 from milepost.actors.recorder.recorder import FOLDER
+from milepost.configs.spec import Address
 from milepost.configs.topology import Topology
 from milepost.messages.bus import Bus, BusLimits
 from milepost.messages.bus.borrowing import segment_prefix
@@ -38,6 +39,7 @@ from milepost.supervisor.cleanup.unfinished import RUN_FILE, SUMMARY
 from milepost.supervisor.companions import Companions
 from milepost.supervisor.core import SupervisorCore
 from milepost.supervisor.display import Display
+from milepost.supervisor.distant import DistantDoor
 from milepost.supervisor.events import Broken, Interrupted
 from milepost.supervisor.family import Family, RunFacts
 from milepost.supervisor.folder import RunFolder
@@ -142,13 +144,14 @@ class _Run:
         core = SupervisorCore(tuple(self._plans.values()), timeouts, fingerprint(), now_s)
         homes = Homes.open(self._topology.system, sockets, self._plans)
         with contextlib.closing(homes):
-            self._own(*homes.records())
+            distant = self._bind_distant(homes)
             # At step 0 no checkpoint is loaded; the weights are those that the run began with.
             step = self._resume_step or None
             facts = RunFacts(self._topology, self._run_id, homes, step, self._owned)
             async with self._shell(core, facts, place) as (shell, family):
-                home = endpoint(sockets, ATTACH)
-                door = await Door.open(home, self._run_id, shell, self._folder.path)
+                home = Address(endpoint=endpoint(sockets, ATTACH))
+                doors = [await Door.open(home, self._run_id, shell, self._folder.path)]
+                doors += [await one.open(shell, self._folder.path) for one in distant]
                 self._write_run_file(sockets, ended=False)
                 shell.start()
                 spoken = Broadcast(endpoint(sockets, STATISTICS), SUPERVISOR, self._run_id)
@@ -158,7 +161,7 @@ class _Run:
                 show.cancel()
                 look.cancel()
                 await spoken.close()
-                await door.close()
+                await asyncio.gather(*(door.close() for door in doors))
         return self._report(verdict, core, shell, sockets)
 
     def _own_sockets(self) -> Path:
@@ -177,6 +180,14 @@ class _Run:
             remove_folder(sockets)
             raise
         return sockets
+
+    def _bind_distant(self, homes: Homes) -> list[DistantDoor]:
+        """A second door for clients, where the run is on tcp; every port goes into the registry."""
+        system = self._topology.system
+        is_tcp = system.transport == "tcp"
+        distant = [DistantDoor.bind(system.host, self._run_id)] if is_tcp else []
+        self._own(*homes.records(), *(one.record() for one in distant))
+        return distant
 
     def _own(self, *records: dict[str, Any]) -> None:
         """Write down what the run owns from now on."""

@@ -76,6 +76,12 @@ def listen(host: str) -> socket.socket:
     return listener
 
 
+def tcp_endpoint(listener: socket.socket, host: str) -> str:
+    """`tcp://HOST:PORT` of a listening socket."""
+    shown = f"[{host}]" if listener.family == socket.AF_INET6 else host
+    return f"tcp://{shown}:{listener.getsockname()[1]}"
+
+
 def _base() -> str:
     runtime = os.environ.get("XDG_RUNTIME_DIR", "")
     usable = runtime and Path(runtime).is_dir() and os.access(runtime, os.W_OK | os.X_OK)

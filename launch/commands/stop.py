@@ -8,11 +8,13 @@ in RUN/summary.json.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import time
 from typing import Final
 
 from milepost.launch.attach import (
     Run,
+    Unreachable,
     add_run_arguments,
     ask_once,
     attached,
@@ -23,6 +25,7 @@ from milepost.launch.exits import Exit
 from milepost.supervisor.cleanup.registry import read_registry
 
 POLL_S: Final = 0.1
+SILENCE_S: Final = 2.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -56,6 +59,19 @@ def _run(arguments: argparse.Namespace) -> int:
 
 def _wait(target: Run) -> None:
     # Bounded by the run's own deadlines: the supervisor kills what does not end by them.
+    if not target.pid:
+        _wait_from_afar(target)
+        return
     supervisor = read_registry(target.folder).supervisor
     while supervisor is not None and supervisor.alive:
         time.sleep(POLL_S)
+
+
+def _wait_from_afar(target: Run) -> None:
+    """On another machine, the end is that nobody answers any more."""
+    from milepost.messages.supervisor import Snapshot, SnapshotRequested
+
+    with contextlib.suppress(Unreachable):
+        while True:
+            ask_once(target, SnapshotRequested(), Snapshot, SILENCE_S)
+            time.sleep(POLL_S)

@@ -165,12 +165,50 @@ def test_every_port_of_a_run_is_in_its_registry_and_closed_after_a_kill(tmp_path
         run.begun()
         home = spec_of(run, "worker-0").addresses
         owned = read_registry(run.folder)
-        assert {one.actor: one.endpoint for one in owned.listeners} == {
-            name: address.endpoint for name, address in home.items()
-        }
-        assert len(listening(owned.listeners)) == 3
+        ports = {one.actor: one.endpoint for one in owned.listeners}
+        assert ports.pop("attach") == run.json(".milepost/attach.json")["endpoint"]
+        assert ports == {name: address.endpoint for name, address in home.items()}
+        assert len(listening(owned.listeners)) == 4
         processes = list(run.children().values())
         run.signal(signal.SIGKILL)
         assert run.end() == -signal.SIGKILL
         assert wait_gone(processes) == []
         assert listening(owned.listeners) == []
+
+
+def test_clients_of_another_machine_come_in_with_the_ticket_and_not_without(tmp_path: Path) -> None:
+    """They see the run's address and a file that its owner gave them, and nothing else of it."""
+    (tmp_path / "here").mkdir()
+    with running(tmp_path / "here", over_tcp(WORKER + custom("idle", "idle"))) as run:
+        run.until("step 28")
+        ticket = run.folder / ".milepost/attach.json"
+        assert ticket.stat().st_mode & 0o077 == 0, "it holds a secret"
+        there = tmp_path / "there"
+        there.mkdir()
+        copy = there / "attach.json"
+        copy.write_bytes(ticket.read_bytes())
+        # Nothing of the run can be found from here but through the copy.
+        ps = milepost("ps", "--json", "--run", str(copy), cwd=there)
+        assert ps.returncode == 0, ps.stderr
+        assert [each["actor"] for each in json.loads(ps.stdout)["actors"]] == ["worker-0", "idle-0"]
+        for words in (("queues", "--interval", "0.2"), ("why", "idle-0"), ("stacks", "worker-0")):
+            done = milepost(*words, "--run", str(copy), cwd=there)
+            assert (done.returncode, done.stderr) == (0, ""), words
+
+        known = json.loads(copy.read_text())
+        _, stranger = new_keys()
+        (there / "other.json").write_text(json.dumps({**known, "secret_key": stranger}))
+        refused = milepost("ps", "--run", str(there / "other.json"), cwd=there)
+        assert refused.returncode == 3
+        assert known["endpoint"] in refused.stderr
+        assert "our CURVE key is not known to the peer" in refused.stderr
+        (there / "none.json").write_text("{}")
+        refused = milepost("ps", "--run", str(there / "none.json"), cwd=there)
+        assert (refused.returncode, "is no copy of a run's" in refused.stderr) == (3, True)
+
+        stopped = milepost("stop", "--run", str(copy), cwd=there)
+        assert stopped.returncode == 0, stopped.stderr
+        assert run.end() == 1
+        assert run.summary["status"] == "stopped"
+        gone = milepost("ps", "--run", str(copy), cwd=there)
+        assert gone.returncode == 3
