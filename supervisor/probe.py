@@ -40,6 +40,7 @@ class Target(Struct, frozen=True):
         "core",
         "device",
         "template",
+        "lengths",
     ]
     path: str
     """`module:name`, a device, or a model's folder."""
@@ -91,6 +92,9 @@ def look_at(target: Target) -> Iterator[Fault]:
         return
     if target.kind == "template":
         yield from _template(target)
+        return
+    if target.kind == "lengths":
+        yield from _lengths(target)
         return
     try:
         found = resolve(target.path)
@@ -249,6 +253,12 @@ def _template(target: Target) -> Iterator[Fault]:
     for what in [found["error"]] if "error" in found else found["faults"][:1]:
         remedy = f"see `milepost check-template --tokenizer {folder} --family {family}`"
         yield Fault(f"family {family} does not fit the chat template: {what}", remedy)
+
+
+def _lengths(target: Target) -> Iterator[Fault]:
+    too_long: Any = import_module("milepost.actors.session.lengths").too_long
+    for what in too_long(target.options):
+        yield Fault(what, "shorten or drop them, or raise the limit")
 
 
 if __name__ == "__main__":

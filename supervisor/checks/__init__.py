@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from milepost.supervisor.checks.check import Check, Checked, Note, Stage, Subject, run_checks
-from milepost.supervisor.checks.code import user_code_loads
+from milepost.supervisor.checks.code import prompts_have_room, user_code_loads
 from milepost.supervisor.checks.engines import servers_are_told_once, servers_can_start
 from milepost.supervisor.checks.evaluation import (
     evaluation_has_its_engines,
@@ -119,4 +119,5 @@ CHECKS: Final = (
         CODE,
         user_code_loads,
     ),
+    Check("every prompt leaves room for a reply", CODE, prompts_have_room),
 )

@@ -14,6 +14,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Final
 
 import msgspec
 
@@ -31,6 +32,9 @@ from milepost.supervisor.checks.parts import (
 from milepost.supervisor.checks.wiring import is_prompt_file
 from milepost.supervisor.probe import Fault, Probe, Target
 
+LENGTHS_S: Final = 300.0
+"""To read the longest file of prompts; rendering them has its own, shorter limit."""
+
 
 def user_code_loads(subject: Subject) -> Iterator[Finding]:
     """An agent, reward or filter that fails when it is imported, after all else has started."""
@@ -39,6 +43,16 @@ def user_code_loads(subject: Subject) -> Iterator[Finding]:
         return
     deadline_s = subject.topology.system.timeouts.hello_s
     for target, fault in probe(targets, deadline_s):
+        yield Problem(fault.what, target.where, fault.remedy)
+
+
+def prompts_have_room(subject: Subject) -> Iterator[Finding]:
+    """A prompt longer than the model's context or the episode's limit, met when its turn comes."""
+    model, session = subject.topology.model, subject.topology.actors.session
+    if model is None or session is None or not _has_template(model):
+        return
+    targets = tuple(_lengths(subject.topology, model, session))
+    for target, fault in probe(targets, LENGTHS_S):
         yield Problem(fault.what, target.where, fault.remedy)
 
 
@@ -88,6 +102,33 @@ def targets_of(topology: Topology) -> tuple[Target, ...]:
         if config is not None and config.device != "cpu":
             found.append(Target("device", config.device, f"$.actors.{table}.device"))
     return tuple(found)
+
+
+def _lengths(topology: Topology, model: ModelConfig, session: SessionConfig) -> Iterator[Target]:
+    """Every source of prompts, with the limit that a prompt of it meets first."""
+    data, limits = topology.data, topology.limits
+    if data is None:
+        return
+    whole = topology.algorithm.estimator == "sft"
+    tokens_max, limit = model.context_tokens_max, "model.context_tokens_max"
+    if not whole and limits.tokens_max < tokens_max:
+        tokens_max, limit = limits.tokens_max, "limits.tokens_max"
+    options = {
+        "seed": topology.run.seed,
+        "options": data.options,
+        "folder": str(Path(model.path).expanduser()),
+        "family": model.family,
+        "template_options": session.template_options,
+        "tokens_max": tokens_max,
+        "limit": limit,
+        "whole": whole,
+    }
+    source = {"source": data.prompts, "split": "train"}
+    yield Target("lengths", data.prompts, "$.data.prompts", options | source)
+    held_out = data.held_out_prompts or ("" if is_prompt_file(data.prompts) else data.prompts)
+    if topology.actors.evaluator is not None and held_out:
+        source = {"source": held_out, "split": "held_out"}
+        yield Target("lengths", held_out, "$.data.held_out_prompts", options | source)
 
 
 def _has_template(model: ModelConfig) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from milepost.configs.recipes.tiny.tokenizer import train_tokenizer, write_tokenizer
 from milepost.supervisor.checks.code import probe
 from milepost.supervisor.probe import Target
 
@@ -227,3 +229,22 @@ def test_a_killed_check_leaves_no_file_behind(
     check.wait()
     child.wait(timeout=20)
     assert list(folder.iterdir()) == []
+
+
+def test_a_prompt_that_leaves_no_room_is_named_with_its_line(modules: Path) -> None:
+    """Else it is met when its turn comes, hours later, and only its group is given up."""
+    tokenizer = train_tokenizer(["one two three"], ("kai",), size=267)
+    write_tokenizer(modules, tokenizer, context_tokens_max=1024)
+    file = modules / "asked.jsonl"
+    lines = [{"messages": [{"role": "user", "content": "one " * count}]} for count in (1, 900, 2)]
+    file.write_text("\n".join(json.dumps(line) for line in lines))
+    options = {
+        "source": str(file), "split": "train", "seed": 0, "options": {},
+        "folder": str(modules), "family": "qwen3", "template_options": {},
+        "tokens_max": 800, "limit": "limits.tokens_max", "whole": False,
+    }  # fmt: skip
+    [(_, what)] = faults(Target("lengths", str(file), "$.data.prompts", options))
+    assert what.startswith("1 of 3 prompts are too long: `asked:2` has ")
+    assert what.endswith("and a reply needs one at least, limits.tokens_max is 800")
+    roomy = options | {"tokens_max": 8000}
+    assert faults(Target("lengths", str(file), "$.data.prompts", roomy)) == []
