@@ -76,6 +76,8 @@ class WorkFinished(Message, kw_only=True):
 
     actor: str
     summary: dict[str, Any] = {}
+    problem: str = ""
+    """Part of the work that could not be done: the run ends, and has failed for this reason."""
 
 
 class GuardTripped(Message, kw_only=True):

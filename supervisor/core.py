@@ -285,7 +285,7 @@ class SupervisorCore:
                 self._figures.heard(child.name, child.plan.kind, message.statistics, now_s)
             case WorkFinished():
                 child.finished = True
-                self.ending.summaries[child.name] = message.summary
+                self.ending.finished(child.name, message)
                 self.book.record("work_finished", f"{child.name} has finished", source=child.name)
                 if self.book.work_is_done():
                     self.ending.work_done(now_s)

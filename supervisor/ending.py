@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from milepost.messages.agent import RunEnds
-from milepost.messages.supervisor import Drain
+from milepost.messages.supervisor import Drain, WorkFinished
 from milepost.supervisor import causes
 from milepost.supervisor.book import SUPERVISOR, Book, Phase
 from milepost.supervisor.events import DrainChild, Finish, SignalChild, TellChild
@@ -35,8 +35,16 @@ class Ending:
         self._cause: Cause | None = None
         self._cause_s = 0.0
         self._drain_until_s = 0.0
+        self._undone: Cause | None = None
+        """First part of the work that could not be done, though the run went on to its end."""
         self.summaries: dict[str, dict[str, Any]] = {}
         self.last_step = 0
+
+    def finished(self, actor: str, message: WorkFinished) -> None:
+        """One significant actor has done what it could."""
+        self.summaries[actor] = message.summary
+        if message.problem and self._undone is None:
+            self._undone = Cause(actor, message.problem)
 
     @property
     def cause(self) -> Cause | None:
@@ -185,7 +193,8 @@ class Ending:
         if status is RunStatus.STOPPED and self._book.work_is_done():
             status = RunStatus.DONE
         if status is RunStatus.DONE:
-            cause = None
+            status = RunStatus.FAILED if self._undone else RunStatus.DONE
+            cause = self._undone
         assert status is not None, "a run ends for a reason"
         spent = self._book.phase_seconds.items()
         seconds = {str(phase): round(spent_s, 3) for phase, spent_s in spent}

@@ -76,6 +76,8 @@ class Evaluator:
     """With a class of the user's; then there are no rounds."""
     round: Round | None = None
     scores: list[Evaluation] = field(default_factory=list)
+    failed: dict[int, str] = field(default_factory=dict)
+    """Version -> why a mode of its evaluation has no score."""
     _saving: int = 0
     _first_over: int | None = None
     """Version whose arrival, or evaluation, lets the rollout actor start."""
@@ -223,8 +225,14 @@ class Evaluator:
         if self._is_finished or not is_over or not is_idle:
             return []
         self._is_finished = True
-        summary = {"evaluations": [msgspec.to_builtins(each) for each in self.scores]}
-        done = WorkFinished(actor=NAME, summary=summary)
+        summary = {
+            "evaluations": [msgspec.to_builtins(each) for each in self.scores],
+            "failed": list(self.failed.values()),
+        }
+        # Without its last score nobody can say what the run was good for.
+        newest = self.schedule.newest
+        problem = self.failed.get(newest, "") if newest is not None else ""
+        done = WorkFinished(actor=NAME, summary=summary, problem=problem)
         return [Tell("supervisor", done, "finished")]
 
     # ---- one round -----------------------------------------------------------------------
@@ -257,15 +265,10 @@ class Evaluator:
             greedy=scores.get("greedy"),
         )
         effects: list[Effect] = [self.holding.release()]
-        for mode, each in scores.items():
-            if each is None:
-                tally = ended.tallies[mode]
-                said = (
-                    f"version {ended.version} {mode}: no score, of {tally.num_prompts} prompts "
-                    f"{tally.num_failed} failed, {tally.num_mixed} had mixed versions, "
-                    f"{tally.num_missing} had no time"
-                )
-                effects.append(event("evaluation_failed", said))
+        unscored = [_no_score(ended, mode) for mode, each in scores.items() if each is None]
+        effects += [event("evaluation_failed", said) for said in unscored]
+        if unscored:
+            self.failed[ended.version] = "; ".join(unscored)
         if any(scores.values()):
             self.scores.append(measured)
             effects += score_words(measured, success)
@@ -372,6 +375,15 @@ class Evaluator:
         if self.schedule.due is not None and self.hosts.is_empty:
             return "waits for an agent from outside"
         return "waits for the next version to evaluate"
+
+
+def _no_score(ended: Round, mode: str) -> str:
+    tally = ended.tallies[mode]
+    return (
+        f"version {ended.version} {mode}: no score, of {tally.num_prompts} prompts "
+        f"{tally.num_failed} failed, {tally.num_mixed} had mixed versions, "
+        f"{tally.num_missing} had no time"
+    )
 
 
 def _parse(key: str) -> tuple[str, str, int]:

@@ -127,6 +127,30 @@ def test_a_failed_episode_is_tried_once_more_and_then_counted_as_failed_not_as_z
     assert (evaluation["sampled"]["num_failed"], evaluation["sampled"]["success"]) == (1, 1.0)
 
 
+@pytest.mark.parametrize("is_last", [False, True])
+def test_an_evaluation_in_which_every_episode_fails_is_named_and_never_a_zero(
+    *, is_last: bool
+) -> None:
+    """A broken environment must not look like a policy that got everything wrong."""
+    play = Play(settings(at_start=False, at_end=is_last, every_versions=1))
+    play.publish(0)
+    play.publish(1, final=is_last)
+    while play.running:
+        play.end(next(iter(play.running)), Status.FAILED)
+    events = [each for each in play.take(EventReported) if each.kind == "evaluation_failed"]
+    assert [each.text.partition(":")[0] for each in events] == [
+        f"version 1 {mode}" for mode in play.given.modes
+    ]
+    metrics = [name for line in play.take(StepRecorded) for name in line.metrics]
+    assert not any(name.endswith(("/reward", "/solved")) for name in metrics)
+    if not is_last:
+        play.publish(2, final=True)
+        play.end_all()
+    [finished] = play.take(WorkFinished)
+    assert [said.partition(" ")[0] for said in finished.summary["failed"]] == ["version"]
+    assert ("version 1" in finished.problem) is is_last
+
+
 def test_what_has_no_time_is_said_to_be_missing() -> None:
     play = Play(settings())
     play.publish(0)

@@ -16,7 +16,7 @@ from unit.supervisor.runs import (
 )
 
 from milepost.messages.agent import RunEnds
-from milepost.messages.supervisor import GuardTripped, StepRecorded
+from milepost.messages.supervisor import GuardTripped, StepRecorded, WorkFinished
 from milepost.supervisor.book import Phase
 from milepost.supervisor.events import (
     Broken,
@@ -29,7 +29,7 @@ from milepost.supervisor.events import (
     TellChild,
     Tick,
 )
-from milepost.supervisor.outcome import RunStatus
+from milepost.supervisor.outcome import Cause, RunStatus
 
 ALL = ("trainer-0", "engine-0", "rollout")
 
@@ -60,6 +60,21 @@ def test_the_run_is_done_when_every_significant_actor_is() -> None:
     assert verdict.summaries == {"trainer-0": {"steps": 3}, "evaluator": {"steps": 3}}
     assert verdict.last_step == 3
     assert set(verdict.phase_seconds) == {"starting", "running", "stopping"}
+
+
+def test_work_that_could_not_be_done_fails_the_run_though_everybody_came_to_the_end() -> None:
+    """E.g. the last evaluation has no score: exit code 0 would say that all is well."""
+    evaluator = plan("evaluator", significant=True)
+    story = Story(TRAINER, ENGINE, ROLLOUT, evaluator)
+    story.up()
+    story.finishes("trainer-0")
+    story.say("evaluator", WorkFinished(actor="evaluator", problem="version 3: no score"))
+    for name in ("rollout", "evaluator", "engine-0", "trainer-0"):
+        story.dies(name, code=0)
+    verdict = story.verdict
+    assert verdict is not None
+    assert (verdict.status, verdict.exit_code) == (RunStatus.FAILED, 1)
+    assert verdict.cause == Cause("evaluator", "version 3: no score")
 
 
 def test_a_crash_after_the_work_is_done_does_not_undo_it() -> None:
