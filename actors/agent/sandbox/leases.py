@@ -81,6 +81,7 @@ class KeptLeases:
         Raises:
             OSError: the keeper cannot be started, or is gone.
         """
+        del lease_s
         async with self._starting:
             if self._keeper is None:
                 words = (sys.executable, "-I", "-S", str(KEEPER))
