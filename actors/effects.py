@@ -11,12 +11,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
-from msgspec import Struct
-
 from milepost.messages.shared import Message
 
 
-class Request(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Request:
     """Handle of a question that waits for our answer: who asked, and under which message id."""
 
     source: str
@@ -26,7 +25,8 @@ class Request(Struct, frozen=True):
 # ---- events: what a core is told ---------------------------------------------------------
 
 
-class Received(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Received:
     """A message from `source`. With `request` set, the sender waits for a `Reply`."""
 
     source: str
@@ -34,7 +34,8 @@ class Received(Struct, frozen=True):
     request: Request | None = None
 
 
-class Answered(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Answered:
     """The answer to our `Ask` with this key."""
 
     key: str
@@ -42,7 +43,8 @@ class Answered(Struct, frozen=True):
     message: Message
 
 
-class Unanswered(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Unanswered:
     """Our `Ask` got no answer, or our `Tell` was not taken: deadline, dead or unknown peer."""
 
     key: str
@@ -52,13 +54,15 @@ class Unanswered(Struct, frozen=True):
     """It was never sent: too many messages wait for that receiver already. Nothing was lost."""
 
 
-class Woken(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Woken:
     """The time of a `Wake` has come."""
 
     key: str
 
 
-class WorkDone(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class WorkDone:
     """Long work started by an effect of the actor's own has ended."""
 
     key: str
@@ -67,7 +71,8 @@ class WorkDone(Struct, frozen=True):
     """Set when it failed; then `result` is None."""
 
 
-class Taken(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Taken:
     """The receiver has taken our `Tell` with this key, which was sent with `confirm`."""
 
     key: str
@@ -78,7 +83,8 @@ Event: TypeAlias = Received | Answered | Unanswered | Taken | Woken | WorkDone
 # ---- effects: what a core orders ---------------------------------------------------------
 
 
-class Tell(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Tell:
     """Send; arrives once. If it cannot be delivered by the deadline, `Unanswered(key)` comes."""
 
     to: str
@@ -90,7 +96,8 @@ class Tell(Struct, frozen=True):
     """True: `Taken(key)` comes once the receiver has taken it. Needs a key."""
 
 
-class Ask(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Ask:
     """Send and wait for an answer: `Answered(key)` or `Unanswered(key)`, exactly one of them."""
 
     to: str
@@ -100,14 +107,16 @@ class Ask(Struct, frozen=True):
     """None: `system.timeouts.ask_s`."""
 
 
-class Reply(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Reply:
     """Answer a question. Answering twice, or after the asker's deadline, changes nothing."""
 
     request: Request
     message: Message
 
 
-class Wake(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Wake:
     """`Woken(key)` at this time; the same key again moves the time."""
 
     key: str
@@ -124,7 +133,8 @@ class Work:
     key: str
 
 
-class Fail(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Fail:
     """This actor cannot go on. The process exits non-zero and the supervisor has the reason."""
 
     reason: str

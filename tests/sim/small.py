@@ -9,8 +9,9 @@ from random import Random
 from sim.choosers import Chooser, Odometer
 from sim.learners import Checkpoint, Engine, Trainer
 from sim.network import Network
+from sim.overseer import Supervisor
 from sim.rows import trajectory
-from sim.standins import Scripted, Supervisor
+from sim.standins import Scripted
 from sim.topologies import topology
 from sim.words import describe
 from sim.world import PROMPTS, Disk

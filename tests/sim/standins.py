@@ -53,7 +53,7 @@ from milepost.messages.shared import (
     Usage,
     VersionSpan,
 )
-from milepost.messages.supervisor import Drain, Drained, PeerRestarted, WorkFinished
+from milepost.messages.supervisor import Drain, Drained, PeerRestarted
 from milepost.messages.trainer import VersionPublished
 
 SEEN = "tokens_seen"
@@ -380,25 +380,3 @@ class Session(Scripted):
         return TrajectoryLost(
             trajectory_id=verdict.trajectory_id, attempt=verdict.attempt, cause=cause
         )
-
-
-@dataclass(slots=True)
-class Supervisor(Scripted):
-    """Counts who is done."""
-
-    finished: set[str] = field(default_factory=set)
-    events: list[Any] = field(default_factory=list)
-    drained: set[str] = field(default_factory=set)
-
-    def handle(self, event: Event, now_s: float) -> list[Effect]:
-        del now_s
-        match event:
-            case Received(_, WorkFinished() as message):
-                self.finished.add(message.actor)
-            case Received(_, message):
-                self.events.append(message)
-            case Answered(_, _, Drained() as message):
-                self.drained.add(message.actor)
-            case _:
-                pass
-        return []

@@ -51,7 +51,7 @@ CANARIES = {
         first=128,
     ),
     "a member counted twice (33 of 32)": Canary(
-        Variant(buffer=naive.CountsMembersNotNames.of), DEATHS, r"g\d+"
+        Variant(buffer=naive.CountsMembersNotNames.of), DEATHS, r"g\d+", first=51
     ),
     "age judged when stored, not when handed out": Canary(
         Variant(buffer=naive.JudgesAgeWhenStored.of), SLOW_TRAINER, "the limit is"
@@ -111,7 +111,7 @@ def test_the_simulator_finds(canary: Canary) -> None:
     assert re.search(canary.said, first, re.DOTALL), first
 
 
-@pytest.mark.parametrize("seed", [16, 20, 27])
+@pytest.mark.parametrize("seed", [16, 61])
 def test_the_second_that_a_full_link_takes_keeps_even_the_impatient_alive(seed: int) -> None:
     """The remedy is in the bus, so that no actor has to think of it."""
     canary = Canary(Variant(rollout=naive.TriesAgainAtOnce.of), FULL_LINKS, "given up")

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 from sim.choosers import Seeded
-from sim.standins import Supervisor
+from sim.overseer import Supervisor
 from sim.topologies import topology
 from sim.world import World
 

@@ -13,7 +13,8 @@ from sim.faults import NO_FAULTS, Faults
 from sim.guests import GuestsDoor
 from sim.learners import Checkpoint, Engine, Trainer
 from sim.network import Network
-from sim.standins import Agent, Session, Supervisor
+from sim.overseer import Supervisor
+from sim.standins import Agent, Session
 from sim.watch import Watch
 
 from milepost.actors.agent.run import ALIVE_SHARE
