@@ -21,8 +21,9 @@ from sim import network as simulated
 from sim.choosers import Seeded
 from sim.learners import Trainer
 from sim.network import Network
+from sim.overseer import Supervisor
 from sim.small import Host
-from sim.standins import Scripted, Supervisor
+from sim.standins import Scripted
 from sim.topologies import topology
 from sim.world import Disk
 
