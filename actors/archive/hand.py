@@ -223,10 +223,17 @@ class ArchiveHand:
                 self._miss(len(orders), names, f"{type(error).__name__}: {error}")
             return
         self._have_index()
-        known = Known(self._index)
-        said = [each for order in orders for each in order.make(known)]
+        try:
+            said = self._made(orders)
+        except sqlite3.Error as error:
+            self._drop_index(f"{type(error).__name__}: {error}")
+            said = self._made(orders)
         if said:
             self._say(self._writer, said)
+
+    def _made(self, orders: list[Order]) -> list[Said]:
+        known = Known(self._index)
+        return [each for order in orders for each in order.make(known)]
 
     def _say(self, writer: ArchiveWriter, said: list[Said]) -> None:
         if self._excess(writer) >= 0 and self.config.full == "stop":
@@ -250,8 +257,14 @@ class ArchiveHand:
         self.state.head = writer.digest.hex()
 
     def _excess(self, writer: ArchiveWriter) -> int:
-        index_bytes = self._index.num_bytes if self._index is not None else 0
-        return writer.num_bytes + index_bytes + self._slack - self.author.bytes_max
+        return writer.num_bytes + self._index_bytes() + self._slack - self.author.bytes_max
+
+    def _index_bytes(self) -> int:
+        try:
+            return self._index.num_bytes if self._index is not None else 0
+        except sqlite3.Error as error:
+            self._drop_index(f"{type(error).__name__}: {error}")
+            return 0
 
     @property
     def _slack(self) -> int:

@@ -133,11 +133,15 @@ class Index:
         return count
 
     def _read(self, writer: str, segment: int, path: Path, offset: int) -> int:
-        if path.stat().st_size <= offset:
-            return 0
+        try:
+            if path.stat().st_size <= offset:
+                return 0
+            found_here = walk(path, offset)
+        except FileNotFoundError:
+            return 0  # its writer has just removed it, to stay below the bound
         waiting: list[Written] = []
         count, end = 0, offset
-        for found in walk(path, offset):
+        for found in found_here:
             if isinstance(found, Damage):
                 # A torn tail may still be growing; other damage is passed for good.
                 end = end if found.is_tail else found.end

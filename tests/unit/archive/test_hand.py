@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,8 +15,10 @@ from unit.archive.kit import author, came, row
 from milepost.actors.archive import hand as hands
 from milepost.actors.archive.audit import audit
 from milepost.actors.archive.hand import ArchiveHand, Known, Order
+from milepost.actors.archive.index import Index
 from milepost.actors.archive.layout import Missed
 from milepost.actors.archive.reader import Archive, Query
+from milepost.actors.archive.segments import segments_of
 from milepost.actors.archive.writer import ArchiveWriter, Said
 from milepost.configs.run import ArchiveConfig
 
@@ -140,3 +143,38 @@ def test_a_missed_record_is_named_up_to_a_bound() -> None:
     ((head, _),) = missing.told()
     assert isinstance(head, Missed)
     assert (head.count, len(head.names)) == (1000, 256)
+
+
+def test_an_index_that_fails_costs_no_record(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It only repeats what the records say: they are written without it, and it is made later."""
+
+    def fail(self: Index, key: str) -> bool:
+        raise sqlite3.DatabaseError(f"database disk image is malformed: {self}, {key}")
+
+    monkeypatch.setattr(Index, "knows", fail)
+    hand = ArchiveHand(author(tmp_path), config(), keeps_index=True)
+    for name in ("a.0", "b.0"):
+        hand.put(order(name))
+    hand.close(60.0)
+    assert (hand.state.missed, hand.state.waiting) == (0, 0)
+    with Archive.open(tmp_path) as archive:
+        assert [each.trajectory_id for each in archive.select(Query(), limit=9)] == ["a.0", "b.0"]
+
+
+def test_a_file_that_its_writer_removes_meanwhile_does_not_stop_the_index(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A trainer stays below its bound by itself, while the buffer reads its files."""
+    hand = ArchiveHand(author(tmp_path), config())
+    hand.put(order("a.0"))
+    hand.close(60.0)
+
+    def with_ghost(folder: Path) -> list[tuple[int, Path]]:
+        return [*segments_of(folder), (99, folder / "000099.log")]
+
+    monkeypatch.setattr("milepost.actors.archive.index.segments_of", with_ghost)
+    with Index(tmp_path) as index:
+        assert index.catch_up() > 0
+        assert index.waiting() == [("a", row("a.0").certificate.seal)]
