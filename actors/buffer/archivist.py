@@ -6,7 +6,7 @@ to the rollout actor and to its journal, and ends without a word in the accounts
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from itertools import chain
@@ -63,9 +63,12 @@ class ArchivedBuffer:
         groups = [*chain.from_iterable(cuts), *self.core.batches.queue.values()]
         for group in groups:
             self._alive[group.group_id] = [key_of(row) for row in group.members]
-        size = sum(_num_bytes(group.trajectories) for group in groups)
-        names = tuple(group.group_id for group in groups)
-        self.hand.put(Order(lambda known: recovered(known, groups), size, names))
+        for group in groups:
+            # Its arrays cost nothing more: the core holds them until they are trained.
+            make = partial(stored_before, group=group)
+            self.hand.put(Order(make, ORDER_BYTES * len(group.trajectories), (group.group_id,)))
+        keys = frozenset(key for own in self._alive.values() for key in own)
+        self.hand.put(Order(partial(lost_before, kept=keys), ORDER_BYTES, ()))
         return self.core.start(now_s)
 
     def handle(self, event: Event, now_s: float) -> list[Effect]:
@@ -167,25 +170,25 @@ def came(known: Known, *, rows: Rows, source: str, is_late: bool) -> Iterator[Sa
         yield Judged(group_id=name, keys=(key,), verdict=Verdict.WAITING), None
 
 
-def recovered(known: Known, groups: Sequence[StoredGroup]) -> Iterator[Said]:
-    """What is written when the buffer starts with groups that a former one had stored.
+def stored_before(known: Known, *, group: StoredGroup) -> Iterator[Said]:
+    """What is written of a group that a former buffer had stored.
 
-    Those among them that it had not archived any more are archived now, without conversations.
+    Those of it that had not been archived any more are archived now, without conversations.
     """
-    keys: set[str] = set()
+    own = tuple(key_of(row) for row in group.members)
+    for member in group.members:
+        rows = [row for row in group.trajectories if row.trajectory_id == member.trajectory_id]
+        if known.is_new(key_of(member)):
+            yield arrived(rows, str(member.metadata.get("session", "")))
+    rewards = group.rewards
+    yield Judged(group_id=group.group_id, keys=own, verdict=STORED, group_rewards=rewards), None
+
+
+def lost_before(known: Known, *, kept: Collection[str]) -> Iterator[Said]:
+    """What a former buffer had, without a last word, and this one has not."""
     lost: dict[str, list[str]] = {}
-    waiting = known.waiting()
-    for group in groups:
-        own = tuple(key_of(row) for row in group.members)
-        keys.update(own)
-        for member in group.members:
-            rows = [row for row in group.trajectories if row.trajectory_id == member.trajectory_id]
-            if known.is_new(key_of(member)):
-                yield arrived(rows, str(member.metadata.get("session", "")))
-        rewards = group.rewards
-        yield Judged(group_id=group.group_id, keys=own, verdict=STORED, group_rewards=rewards), None
-    for name, key in waiting:
-        if key not in keys:
+    for name, key in known.waiting():
+        if key not in kept:
             lost.setdefault(name, []).append(key)
     for name, each in lost.items():
         yield Judged(group_id=name, keys=tuple(each), verdict=Verdict.DROPPED, reason=LOST), None

@@ -35,9 +35,15 @@ Word = tuple[str, str, str]
 class Archived(Play):
     """A buffer with an archive, played message by message."""
 
-    def __init__(self, folder: Path, stored: tuple[Any, ...] = (), **fields: Any) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        stored: tuple[Any, ...] = (),
+        config: ArchiveConfig = ArchiveConfig(),  # noqa: B008 - frozen
+        **fields: Any,
+    ) -> None:
         self.folder, self.stored_before = folder, stored
-        self.hand = ArchiveHand(author(folder), ArchiveConfig(), keeps_index=True)
+        self.hand = ArchiveHand(author(folder), config, keeps_index=True)
         super().__init__(settings(**fields))
 
     def __post_init__(self) -> None:
@@ -229,3 +235,13 @@ def test_several_rows_of_one_trajectory_are_one_entry(tmp_path: Path) -> None:
     assert [each.row for each in stored.rows] == [0, 1]
     assert stored.entry.num_turns == 3
     assert stored.entry.verdict is Verdict.STORED
+
+
+def test_a_journal_larger_than_what_may_wait_is_archived_all_the_same(tmp_path: Path) -> None:
+    """The groups are in memory anyway: only what the archive adds to that is bounded."""
+    bound = 1 << 20
+    rows = [row("g.0", said="so " * bound), row("g.1", reward=0.0)]
+    group = complete_group("g", [(each,) for each in rows])
+    play = Archived(tmp_path, (group,), ArchiveConfig(waiting_bytes_max=bound))
+    assert [word[:2] for word in play.words()] == [("g.0", "stored"), ("g.1", "stored")]
+    assert play.hand.state.missed == 0
