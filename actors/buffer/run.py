@@ -76,6 +76,7 @@ class FilterHand:
         self._deadline_s = deadline_s
         # A thread that hangs cannot be stopped, only left behind: the process ends by `os._exit`.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="filters")
+        self._turn = asyncio.Lock()
 
     async def perform(self, work: Work) -> object:
         """Carry out `JudgeGroup`.
@@ -84,9 +85,12 @@ class FilterHand:
             FilterError: a filter took too long, or answered something that is no text.
         """
         assert isinstance(work, JudgeGroup), work
-        loop, began_s = asyncio.get_running_loop(), time.monotonic()
-        call = loop.run_in_executor(self._thread, first_reason, work.filters, work.candidate)
-        done, _ = await asyncio.wait({call}, timeout=self._deadline_s)
+        # The deadline is of one group: the wait for those before it, which have their own, is none
+        # of it.
+        async with self._turn:
+            loop, began_s = asyncio.get_running_loop(), time.monotonic()
+            call = loop.run_in_executor(self._thread, first_reason, work.filters, work.candidate)
+            done, _ = await asyncio.wait({call}, timeout=self._deadline_s)
         if not done:
             names = ", ".join(getattr(each, "__name__", str(each)) for each in work.filters)
             raise FilterError(

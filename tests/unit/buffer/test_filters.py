@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from typing import Any
 
@@ -139,4 +140,32 @@ async def test_a_filter_that_never_answers_is_named_at_its_deadline(request: Any
     with pytest.raises(FilterError, match=r"forever did not answer within .*filter_deadline_s"):
         await hand.perform(work)
     release.set()
+    hand.close()
+
+
+async def test_the_wait_for_the_groups_before_it_is_none_of_a_groups_deadline(
+    monkeypatch: pytest.MonkeyPatch, request: Any
+) -> None:
+    """A batch that completes all at once would else end the run, with filters that are fast."""
+    release, timed = threading.Event(), []
+    request.addfinalizer(release.set)
+    real = asyncio.wait
+
+    async def wait(calls: Any, **fields: Any) -> Any:
+        timed.append(calls)
+        return await real(calls, **fields)
+
+    def held(candidate: Candidate) -> str:
+        return "" if release.wait(60.0) else candidate.group_id
+
+    monkeypatch.setattr(asyncio, "wait", wait)
+    hand = FilterHand(60.0)
+    works = [JudgeGroup(f"judge/g{number}", candidate(1.0), (held,)) for number in range(2)]
+    calls = [asyncio.ensure_future(hand.perform(work)) for work in works]
+    for _ in range(3):
+        await asyncio.sleep(0)
+    assert len(timed) == 1, "the clock of the second one runs"
+    release.set()
+    assert await asyncio.gather(*calls) == ["", ""]
+    assert len(timed) == 2
     hand.close()
