@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -69,6 +70,7 @@ class Recorder:
         self._pins_max = pins_max
         self._number = 0
         self._num_pins = 0
+        self._pinning = threading.Lock()
         self._cpu_s = 0.0
 
     @classmethod
@@ -195,13 +197,14 @@ class Recorder:
     def pin(self, reason: str, image: bytes) -> str:
         """Write a copy of the ring to a file that nothing overwrites; its path.
 
-        May be called on any thread, but on one at a time.
+        May be called on any thread, and on several at once.
 
         Raises:
             PinsFull, OSError: see `write_pin`.
         """
-        path = write_pin(self._ring.path, image, reason, self._pins_max)
-        self._num_pins += 1
+        with self._pinning:
+            path = write_pin(self._ring.path, image, reason, self._pins_max)
+            self._num_pins += 1
         return str(path)
 
 

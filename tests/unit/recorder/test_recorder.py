@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -143,6 +144,24 @@ def test_pins_keep_what_the_ring_overwrites_and_are_few(tmp_path: Path) -> None:
     assert numbers == list(range(numbers[0], 900)), "ring and pins together"
     assert len(numbers) > len(read_recording(tmp_path / FOLDER / "buffer-0.ring").lines)
     assert found.pins == {"buffer-0.pin-0.zst": "looked at", "buffer-0.pin-1.zst": "once more"}
+
+
+def test_two_threads_never_write_one_pin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An anomaly and a request may pin at once: one of the two files would be lost."""
+    recorder = opened(tmp_path)
+    held: list[bool] = []
+
+    def write(ring: Path, *_: Any) -> Path:
+        other = threading.Thread(target=lambda: held.append(not lock.acquire(blocking=False)))
+        other.start()
+        other.join(60.0)
+        return ring
+
+    lock = recorder._pinning
+    monkeypatch.setattr("milepost.actors.recorder.recorder.write_pin", write)
+    recorder.pin("looked at", b"")
+    assert held == [True]
+    recorder.close()
 
 
 def test_the_rings_of_a_run_that_failed_are_pinned_after_its_end(tmp_path: Path) -> None:
