@@ -80,6 +80,11 @@ class Checkpoints:
                 return [self._taken(message.step, request)]
             self._running.request = request
             return []
+        waiting = self._waiting
+        if waiting is not None and waiting.message.step == message.step:
+            # Asked again: due it was found the first time, and only the newest request has a reply.
+            self._waiting = _Offer(message, request, waiting.since_s)
+            return []
         if not self._is_due(message):
             return [self._taken(message.step, request)]
         if self._running is None:
@@ -87,7 +92,7 @@ class Checkpoints:
         if self.settings.overflow == "skip" and not message.final:
             skipped = skip_words(message.step, OVERFLOW, str(self))
             return [*skipped, self._taken(message.step, request)]
-        # The trainer waits, so there is no second one; asked again, it is the same one.
+        # The trainer waits, so there is no second one.
         self._waiting = offer
         return []
 

@@ -196,3 +196,16 @@ def test_whatever_the_users_class_does_is_an_answer(
     assert text in found.text
     if not skipped:
         assert found.metrics == {"exam": 0.25, "version": 4.0}
+
+
+def test_a_trainer_that_asks_again_while_it_waits_goes_on_waiting() -> None:
+    """Answered at once, it would remove the files of the checkpoint that is about to be kept."""
+    play = Play({"every_versions": 1})
+    play.offer(1)
+    play.keep()
+    play.offer(2)
+    play.offer(2)
+    assert play.taken == [1]
+    play.measured()
+    play.keep()
+    assert play.taken == [1, 2]
