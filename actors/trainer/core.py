@@ -57,13 +57,7 @@ from milepost.actors.trainer.works import (
 )
 from milepost.messages.buffer import Batch, StepTrained
 from milepost.messages.shared import Message
-from milepost.messages.supervisor import (
-    Drain,
-    PeerRestarted,
-    Refused,
-    StepRecorded,
-    WorkFinished,
-)
+from milepost.messages.supervisor import Drain, PeerRestarted, Refused, StepRecorded, WorkFinished
 from milepost.messages.trainer import (
     LedgerWritten,
     PartChecked,
@@ -355,6 +349,10 @@ class Trainer:
     def _peer_restarted(self, actor: str) -> list[Effect]:
         if actor == self.plan.publisher:
             self.publishing.lost()
+        if actor in self.plan.final_listeners:
+            # What it was measuring has no score, and it does not know any more which is the last.
+            self.ending.offer_again()
+            return self.publishing.say_final_to(actor)
         if actor != self.plan.buffer:
             return []
         # It may have died between taking our last word and writing it down; twice does no harm.

@@ -104,6 +104,10 @@ class Ending:
         self.offering = False
         return []
 
+    def offer_again(self) -> None:
+        """Who measures checkpoints has died, and knows of no offer any more."""
+        self._offered = None
+
     def is_saved(self, version: int) -> bool:
         """Whether this life has written the checkpoint of `version`."""
         return self.saved == version and bool(self.folder)

@@ -145,8 +145,13 @@ class Publishing:
         if self.published != version or self.published_final or not self.settled:
             return []
         self.published_final = True
-        message = VersionPublished(version=version, final=True)
-        return [Tell(name, message) for name in self.plan.final_listeners]
+        return [word for name in self.plan.final_listeners for word in self.say_final_to(name)]
+
+    def say_final_to(self, name: str) -> list[Effect]:
+        """Say it to this one, perhaps once more: the publisher may know of no last version."""
+        if self.published is None or not self.published_final:
+            return []
+        return [Tell(name, VersionPublished(version=self.published, final=True))]
 
     def waits(self) -> str:
         """The wait for the publication, with its deadline."""

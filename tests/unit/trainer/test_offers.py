@@ -6,8 +6,10 @@ from typing import Any
 
 from unit.trainer.play import Play, play, works
 
-from milepost.actors.effects import Unanswered
+from milepost.actors.effects import Answered, Received, Unanswered
 from milepost.messages.evaluator import CheckpointOffered, CheckpointTaken
+from milepost.messages.supervisor import PeerRestarted
+from milepost.messages.trainer import VersionPublished
 
 
 def measured(**changes: Any) -> Play:
@@ -58,3 +60,18 @@ def test_the_last_checkpoint_is_said_to_be_the_last() -> None:
     game.exported()
     game.saved()
     assert offer(game).final
+
+
+def test_an_evaluator_that_died_after_it_took_the_last_checkpoint_is_offered_it_again() -> None:
+    """It forgot that there is a last one: without that word the run would never end."""
+    game = measured(steps=1)
+    game.bring(0)
+    game.trained()
+    game.exported()
+    game.saved()
+    first = offer(game)
+    game.feed(Answered("offer", "evaluator", CheckpointTaken(step=1)))
+    game.published(1, final=True)
+    game.feed(Received("supervisor", PeerRestarted(actor="evaluator", incarnation=1), None))
+    assert offer(game) == first
+    assert game.take(VersionPublished) == VersionPublished(version=1, final=True)
