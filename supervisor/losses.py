@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from milepost.messages.buffer import TokensAccounted
+from milepost.messages.supervisor import Heartbeat
 from milepost.supervisor.book import Book
 from milepost.supervisor.events import TellChild
 from milepost.supervisor.states import Child, Running
@@ -28,11 +29,16 @@ class Losses:
 
     book: Book
     pending: Counter[str] = field(default_factory=Counter)
+    _counted: dict[str, Heartbeat] = field(default_factory=dict)
+    """Name -> heartbeat by which its last death was counted."""
 
     def died(self, child: Child) -> None:
         """A process is gone, and what it said last is all that is known of it."""
-        if child.heartbeat is not None:
-            self._lost(f"lost_with_{child.name}", child.heartbeat.statistics)
+        last = child.heartbeat
+        if last is None or last is self._counted.get(child.name):
+            return  # it died again before its first word: there was nothing new to lose
+        self._counted[child.name] = last
+        self._lost(f"lost_with_{child.name}", last.statistics)
 
     def resumed(self, statistics: Mapping[str, Mapping[str, Any]]) -> None:
         """The run goes on from a checkpoint: nothing that its actors held at its end came along."""

@@ -92,3 +92,18 @@ def test_a_resume_counts_what_every_actor_held_at_the_end() -> None:
     )
     made.tell()
     assert told(made) == [{"lost_at_resume": 9, "stopped": 2}]
+
+
+def test_who_dies_again_before_its_first_word_had_nothing_new_to_lose() -> None:
+    """A process that fails at each start would else lose the same tokens every time."""
+    engine = child("engine-0", tokens_at_risk=30)
+    made = losses(child("buffer"), engine)
+    made.died(engine)
+    made.died(engine)
+    made.tell()
+    engine.heartbeat = Heartbeat(
+        actor="engine-0", state="", statistics={"tokens_at_risk": 5}, working_on="", progress=0
+    )
+    made.died(engine)
+    made.tell()
+    assert told(made) == [{"lost_with_engine-0": 30}, {"lost_with_engine-0": 5}]
