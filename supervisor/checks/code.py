@@ -126,7 +126,8 @@ def _lengths(topology: Topology, model: ModelConfig, session: SessionConfig) -> 
     source = {"source": data.prompts, "split": "train"}
     yield Target("lengths", data.prompts, "$.data.prompts", options | source)
     held_out = data.held_out_prompts or ("" if is_prompt_file(data.prompts) else data.prompts)
-    if topology.actors.evaluator is not None and held_out:
+    evaluator = topology.actors.evaluator
+    if evaluator is not None and not evaluator.external and held_out:
         source = {"source": held_out, "split": "held_out"}
         yield Target("lengths", held_out, "$.data.held_out_prompts", options | source)
 

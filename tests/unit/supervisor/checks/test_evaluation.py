@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import pytest
-from unit.supervisor.checks.test_reading import GRPO, SFT, problems
+from unit.supervisor.checks.test_reading import GRPO, MACHINE, SFT, problems, topology
+
+from milepost.supervisor.checks import Subject, code
+from milepost.supervisor.probe import Target
 
 
 @pytest.mark.parametrize(
@@ -58,3 +64,22 @@ def test_supervised_training_is_measured_by_a_class_of_the_users_or_not_at_all()
     (found,) = problems(SFT, "actors.evaluator={}")
     assert found.where == "$.actors.evaluator"
     assert not problems(SFT, "actors.evaluator={}", "actors.evaluator.external=m:C")
+
+
+@pytest.mark.parametrize("external", [False, True])
+def test_prompts_that_nobody_is_asked_need_no_room(
+    *, external: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A class of the user's has prompts of its own: there need be no held-out ones at all."""
+    (tmp_path / "tokenizer.json").write_text("{}", encoding="utf-8")
+    looked: list[str] = []
+
+    def probe(targets: tuple[Target, ...], deadline_s: float) -> list[Any]:
+        assert deadline_s > 0
+        looked.extend(each.where for each in targets)
+        return []
+
+    monkeypatch.setattr(code, "probe", probe)
+    given = [f"model.path={tmp_path}", *(["actors.evaluator.external=m:C"] if external else [])]
+    assert not list(code.prompts_have_room(Subject(topology(GRPO, *given), MACHINE)))
+    assert looked == ["$.data.prompts", *([] if external else ["$.data.held_out_prompts"])]
