@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import Any
+from typing import Any, Final
 
 from msgspec import Struct
 
@@ -31,6 +31,10 @@ class Provenance(IntEnum):
     SAMPLED = 3
     RECORDED = 4
     """Assistant text of an imported conversation (supervised training)."""
+
+
+REPETITIVE: Final = "repetitive"
+"""Key in `Trajectory.metadata` of a sampled row: whether what was sampled repeats itself."""
 
 
 class TurnBoundary(Struct, frozen=True, kw_only=True):

@@ -9,8 +9,8 @@ from milepost.actors.buffer.groups import Assembly, StoredGroup, oldest_of
 from milepost.actors.buffer.marks import Handed
 from milepost.actors.buffer.metrics import (
     batch_metrics,
-    mismatch_metrics,
     queue_metrics,
+    sampling_metrics,
     version_metrics,
 )
 from milepost.actors.buffer.settings import BufferSettings
@@ -250,7 +250,7 @@ class Batches:
     def _metrics(self, groups: Sequence[StoredGroup]) -> dict[str, float]:
         metrics = batch_metrics(groups, self.settings.success_metric)
         if not self.settings.imports:
-            metrics |= mismatch_metrics(groups, self.settings.history)
+            metrics |= sampling_metrics(groups, self.settings.history)
             metrics |= version_metrics(groups, self.published)
             metrics |= queue_metrics(groups, list(self.queue.values()), self.published)
         return metrics

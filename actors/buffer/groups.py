@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
@@ -37,6 +37,8 @@ class Assembly:
     """The rows of each."""
     num_loss_tokens: int = 0
     """Of all of them."""
+    arrived_s: float = 0.0
+    """When the last of them came."""
 
     @property
     def is_complete(self) -> bool:
@@ -69,7 +71,7 @@ class Assembling:
         assembly = self.groups.setdefault(name, Assembly(name, now_s, size=size))
         if member in assembly.members:
             return None
-        assembly.members[member] = rows
+        assembly.members[member], assembly.arrived_s = rows, now_s
         assembly.num_loss_tokens += sum(map(count_loss_tokens, rows))
         return assembly
 
@@ -93,7 +95,8 @@ class Assembling:
             if assembly.is_complete:
                 del self.groups[assembly.group_id]
                 group = complete_group(assembly.group_id, assembly.members.values())
-                yield group, assembly.about
+                times = assembly.since_s, assembly.arrived_s
+                yield replace(group, sampled_s=times), assembly.about
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,6 +111,9 @@ class StoredGroup:
     """Prompt, tool and sampled tokens of all rows."""
     loss_tokens: tuple[int, ...]
     """For each row, tokens with loss mask 1."""
+    sampled_s: tuple[float, float] | None = field(default=None, compare=False)
+    """When its first word came and when its last member, monotonic seconds of this incarnation;
+    None when a former one heard them."""
 
     @property
     def members(self) -> tuple[Trajectory, ...]:

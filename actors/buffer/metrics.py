@@ -10,6 +10,7 @@ from typing import Final, Literal
 from milepost.actors.buffer.groups import StoredGroup
 from milepost.actors.buffer.staleness import versions_of
 from milepost.messages.shared import Status
+from milepost.messages.trajectory import REPETITIVE
 
 
 def batch_metrics(groups: Sequence[StoredGroup], success_metric: str) -> dict[str, float]:
@@ -84,6 +85,22 @@ def mismatch_metrics(
         metrics["rollout/rows_per_trajectory"] = len(found) / sum(len(g.members) for g in groups)
     for kind in MISMATCHES:
         metrics[f"{name}/{kind}"] = sum(kind in kinds for kinds in found) / len(found)
+    return metrics
+
+
+def sampling_metrics(
+    groups: Sequence[StoredGroup], history: Literal["linear", "tree"]
+) -> dict[str, float]:
+    """How long sampling took, how many trajectories go round in circles; `mismatch_metrics`."""
+    members = [member.trajectory_id for group in groups for member in group.members]
+    rows = (row for group in groups for row in group.trajectories)
+    repeating = {row.trajectory_id for row in rows if row.metadata.get(REPETITIVE) is True}
+    metrics = mismatch_metrics(groups, history)
+    metrics["rollout/repetition_frac"] = len(repeating) / len(members)
+    times = [group.sampled_s for group in groups if group.sampled_s is not None]
+    if times:
+        begun, ended = zip(*times, strict=True)
+        metrics["perf/rollout_time"] = max(ended) - min(begun)
     return metrics
 
 

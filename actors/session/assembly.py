@@ -15,9 +15,11 @@ from milepost.actors.seal import sealed
 from milepost.actors.session.leaves import LeafFault, LeafRules, leaf_of
 from milepost.actors.session.text.canonical import SAME
 from milepost.actors.session.text.conversation import conversation_row
+from milepost.actors.session.text.repetition import is_repetitive
 from milepost.messages.bulk import Bulk
 from milepost.messages.shared import FinishReason, Purpose, SamplingParams, Status
 from milepost.messages.trajectory import (
+    REPETITIVE,
     Certificate,
     Conversation,
     Provenance,
@@ -106,6 +108,7 @@ class RowMaker:
             mask, turns = _partly_trained(mask, row, leaf)
         limit = self.limit or branch.cut_by
         metadata = {**leaf.metadata, **self.metadata, "limit": limit}
+        metadata[REPETITIVE] = is_repetitive(row.token_ids[sampled], self.renderer.tokenizer)
         if num_rows > 1:
             metadata["turns"] = list(leaf.path)
         found = self.renderer.canon.compare(branch.messages, branch.tools, row)

@@ -19,6 +19,12 @@ _ROLLOUT: Final = (
     Metric("rollout/truncated_ratio", "1", "share of them that a limit cut off"),
     Metric("rollout/truncated_by/{limit}", "1", "share of them that this limit cut off"),
     *_LENGTHS,
+    Metric(
+        "rollout/repetition_frac",
+        "1",
+        "share of them that repeat themselves: zlib shortens the last 10,000 sampled characters "
+        "to less than a tenth",
+    ),
     Metric("rollout/zero_std/ratio", "1", "share of groups whose rewards are all the same"),
     Metric("rollout/zero_std/all_zero_percentage", "1", "share of groups with reward 0 only"),
     Metric("rollout/zero_std/all_one_percentage", "1", "share of groups with reward 1 only"),
@@ -132,6 +138,7 @@ _EVAL: Final = (
 )
 
 _PERF: Final = (
+    Metric("perf/rollout_time", "s", "from the first group of a batch begun to its last episode"),
     Metric("perf/step_time", "s", "from the end of one step to the end of the next"),
     Metric("perf/train_time", "s", "of it, training"),
     Metric("perf/train_wait_time", "s", "of it, waiting for a batch"),

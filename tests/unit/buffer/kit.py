@@ -93,6 +93,7 @@ class Play:
     works: list[Work] = field(default_factory=list)
     replies: dict[int, Message] = field(default_factory=dict)
     failed: str = ""
+    now_s: float = 0.0
 
     def __post_init__(self) -> None:
         self.core = Buffer.of(self.given, self.fates, self.stored)
@@ -119,7 +120,7 @@ class Play:
         return self.replies[number]
 
     def feed(self, event: Event) -> None:
-        effects = self.core.handle(event, 0.0)
+        effects = self.core.handle(event, self.now_s)
         self.core.validate()
         self.carry_out(effects)
 
