@@ -6,7 +6,9 @@ copies its traffic only while somebody taps it, into a small buffer; what finds 
 counted, told, and never waited for. Arrays are shown by their first values. Read-only.
 
 CONDITION is a comparison of fields: `type == "Generate" and len(token_ids) > 100`,
-`message.reward < 0 or status in ["failed", "aborted"]`.
+`message.reward < 0 or status in ["failed", "aborted"]`, `staleness > 2`: versions published since
+its oldest token was sampled. With --decode, token ids are shown as text, too, where the run's
+tokenizer lies on this machine.
 """
 
 from __future__ import annotations
@@ -15,6 +17,8 @@ import argparse
 import asyncio
 import secrets
 import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
@@ -33,12 +37,17 @@ from milepost.launch.attach import (
 from milepost.launch.exits import Exit
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
+    from milepost.launch.traffic.ages import Ages
     from milepost.launch.traffic.condition import Condition
     from milepost.launch.traffic.edges import Spot
     from milepost.launch.traffic.seen import Seen
+    from milepost.launch.traffic.words import Words
     from milepost.messages.supervisor import Tapped
 
 POLL_S: Final = 0.2
+AGE: Final = "staleness"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -86,6 +95,11 @@ class _Reading:
     """Actors whose tap was open once."""
     silent: dict[str, str] = field(default_factory=dict)
     """Actor -> why it does not answer; told once."""
+    told: set[str] = field(default_factory=set)
+    """Reasons why something of a message cannot be known."""
+    ages: Ages | None = None
+    """Where somebody asks for them."""
+    words: Words | None = None
 
     async def follow(self) -> int:
         """Read until there is enough.
@@ -95,6 +109,7 @@ class _Reading:
             Unreachable: no supervisor answers.
             NotServed: no actor of the edge lets itself be tapped.
         """
+        from milepost.launch.traffic.ages import Ages
         from milepost.launch.traffic.condition import Condition
         from milepost.launch.traffic.edges import parse_edge, spots_of
         from milepost.messages.supervisor import Snapshot, SnapshotRequested
@@ -102,8 +117,11 @@ class _Reading:
         text = self.arguments.where
         edge = parse_edge(" ".join(take_run(self.arguments, self.arguments.words)))
         condition = Condition(text, _field_names()) if text else None
-        async with Client(find_run(self.arguments.run)) as client:
+        found = find_run(self.arguments.run)
+        async with self._spelling(found.folder), Client(found) as client:
             snapshot = await client.ask(SnapshotRequested(), Snapshot)
+            if self.arguments.decode or (condition and AGE in condition.names):
+                self.ages = Ages(snapshot.actors)
             names = (*(actor["actor"] for actor in snapshot.actors), "supervisor")
             spots = list(spots_of(edge, names))
             while not self.is_enough:
@@ -117,7 +135,23 @@ class _Reading:
                 if not left and not self.is_enough:
                     await asyncio.sleep(POLL_S)
             await asyncio.gather(*(self._ask(client, spot, close=True) for spot in spots))
+            await self._hear_publisher(client, close=True)
         return Exit.DONE
+
+    @asynccontextmanager
+    async def _spelling(self, run: Path) -> AsyncIterator[None]:
+        """With the tokenizer at hand, where one is wanted."""
+        if not self.arguments.decode:
+            yield
+            return
+        from milepost.launch.traffic.words import Words
+
+        self.words = Words(run, self.say)
+        try:
+            await self.words.open()
+            yield
+        finally:
+            await self.words.close()
 
     @property
     def is_enough(self) -> bool:
@@ -139,9 +173,11 @@ class _Reading:
         pairs = zip(spots, answers, strict=True)
         told = [(spot, answer) for spot, answer in pairs if answer is not None]
         seen = [read_copy(spot.actor, copy) for spot, answer in told for copy in answer.copies]
+        await self._hear_publisher(client)
         for one in sorted(seen, key=lambda each: each.at_ns):
+            self._tell_age(one, asked=condition is not None and AGE in condition.names)
             if condition is None or condition.holds(one.envelope, one.fields):
-                self._show(one)
+                await self._show(one)
         for spot, answer in told:
             if answer.opened and spot.actor in self.opened:
                 self.say(f"the tap of {spot.actor} had ended; nothing was copied until now")
@@ -150,13 +186,33 @@ class _Reading:
                 self.say(f"{answer.dropped} messages of {spot.actor} came too fast to be copied")
         return any(answer.left for _, answer in told)
 
-    async def _ask(self, client: Client, spot: Spot, *, close: bool = False) -> Tapped | None:
+    async def _hear_publisher(self, client: Client, *, close: bool = False) -> None:
+        """After the edge was read: then no message is judged before what was published then."""
+        if self.ages is None or self.ages.spot is None:
+            return
+        answer = await self._ask(client, self.ages.spot, tap=f"{self.tap}-{AGE}", close=close)
+        if answer is not None:
+            self.ages.note(answer.copies)
+
+    def _tell_age(self, one: Seen, *, asked: bool) -> None:
+        if self.ages is None:
+            return
+        age = self.ages.of(one)
+        if isinstance(age, int):
+            one.envelope[AGE] = age
+        elif asked and age not in self.told:
+            self.told.add(age)
+            self.say(age)
+
+    async def _ask(
+        self, client: Client, spot: Spot, *, tap: str = "", close: bool = False
+    ) -> Tapped | None:
         """The answer of one tap; None, and told once, when its actor does not answer."""
         from milepost.messages.supervisor import Tapped, TapRead
 
         wanted = TapRead(
             actor=spot.actor,
-            tap=self.tap,
+            tap=tap or self.tap,
             peers=spot.peers,
             sent=spot.sent,
             received=spot.received,
@@ -172,15 +228,16 @@ class _Reading:
         self.silent.pop(spot.actor, None)
         return answer
 
-    def _show(self, seen: Seen) -> None:
+    async def _show(self, seen: Seen) -> None:
         if self.is_enough:
             return
         self.num_shown += 1
         decode = self.arguments.decode
+        texts = await self.words.texts(seen) if self.words is not None else {}
         if self.arguments.json:
-            print(msgspec.json.encode(seen.as_json(decode=decode)).decode(), flush=True)
+            print(msgspec.json.encode(seen.as_json(texts, decode=decode)).decode(), flush=True)
             return
-        lines = [seen.line(), *(seen.decoded_lines() if decode else ())]
+        lines = [seen.line(), *(seen.decoded_lines(texts) if decode else ())]
         print("\n".join(lines), flush=True)
 
 

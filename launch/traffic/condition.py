@@ -4,8 +4,9 @@
     group_id in ["g1", "g2"] or len(turns) >= 3
 
 Names are fields of the message; `type`, `source`, `to`, `kind`, `id`, `cause` and `bytes` are of
-its envelope, `message.type` is a field for certain. A comparison with a field that the message does
-not have, or that cannot be made (a number with a text), does not hold.
+its envelope, `staleness` is the age of its tokens, `message.type` is a field for certain. A
+comparison with a field that the message does not have, or that cannot be made (a number with a
+text), does not hold.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from milepost.configs.suggest import nearest
 
 CHARACTERS_MAX: Final = 1000
 NODES_MAX: Final = 200
-ENVELOPE: Final = ("type", "source", "to", "kind", "id", "cause", "bytes")
+ENVELOPE: Final = ("type", "source", "to", "kind", "id", "cause", "bytes", "staleness")
 MESSAGE: Final = "message"
 WORDS: Final[dict[str, Any]] = {"true": True, "false": False, "null": None}
 COMPARE: Final[dict[type[ast.cmpop], Callable[[Any, Any], Any]]] = {
@@ -69,6 +70,11 @@ class Condition:
     def holds(self, envelope: Mapping[str, Any], message: Mapping[str, Any]) -> bool:
         """Whether it holds for this message."""
         return _Reading(envelope, message).truth(self._root)
+
+    @property
+    def names(self) -> set[str]:
+        """What it speaks of."""
+        return {node.id for node in ast.walk(self._root) if isinstance(node, ast.Name)}
 
     def _check(self, node: ast.expr) -> None:
         match node:

@@ -70,7 +70,7 @@ class Seen(Struct, frozen=True, kw_only=True):
 
     at_ns: int
     envelope: dict[str, Any]
-    """source, to, kind, type, id, cause, bytes."""
+    """source, to, kind, type, id, cause, bytes; staleness, where somebody asked and it has one."""
     fields: dict[str, Any]
     """Arrays are `Array`s; empty when the body was too long to be copied."""
     is_whole: bool
@@ -84,22 +84,25 @@ class Seen(Struct, frozen=True, kw_only=True):
         )
         facts = self.envelope
         cause = f" for {facts['cause']}" if facts["cause"] else ""
+        age = f"  staleness {facts['staleness']}" if "staleness" in facts else ""
         return (
             f"{clock}  {facts['source']} -> {facts['to']}  {facts['kind']} {facts['type']}"
-            f"  {facts['bytes']} bytes  id {facts['id']}{cause}"
+            f"  {facts['bytes']} bytes  id {facts['id']}{cause}{age}"
         )
 
-    def decoded_lines(self) -> list[str]:
-        """A line for each field."""
+    def decoded_lines(self, texts: Mapping[str, str]) -> list[str]:
+        """A line for each field, and for each row of tokens whose text is known."""
         if not self.is_whole:
             return ["    (the body is longer than a tap copies)"]
-        return [f"    {name} = {_short(value)}" for name, value in self.fields.items()]
+        lines = [f"    {name} = {_short(value)}" for name, value in self.fields.items()]
+        return lines + [f"    {path} says {text}" for path, text in texts.items()]
 
-    def as_json(self, *, decode: bool) -> dict[str, Any]:
+    def as_json(self, texts: Mapping[str, str], *, decode: bool) -> dict[str, Any]:
         """All of it as plain values."""
         facts = {"at_ns": self.at_ns, **self.envelope}
         if decode:
             facts["fields"] = _plain(self.fields) if self.is_whole else None
+            facts["texts"] = texts
         return facts
 
 

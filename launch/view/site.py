@@ -32,7 +32,7 @@ from milepost.launch.view.paging import paging
 from milepost.launch.view.rows import RowText, values_of
 from milepost.launch.view.runs import NoSuchRun, OpenRun, Runs
 from milepost.launch.view.searching import NotSearchable, words_of
-from milepost.launch.view.speller import Question, Spellers
+from milepost.launch.view.speller import Question, Spellers, tokenizer_folder
 
 HERE: Final = Path(str(files(__package__)))
 ASSETS: Final = {
@@ -41,7 +41,6 @@ ASSETS: Final = {
     "view.js": (HERE, "text/javascript"),
     "icon.svg": (HERE, "image/svg+xml"),
 }
-TOKENIZER: Final = "tokenizer.json"
 Page = Callable[[web.Request], Awaitable[web.Response]]
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 Inputs = ParamSpec("Inputs")
@@ -234,10 +233,7 @@ class Site:
 
 def _tokenizer(run: OpenRun) -> Path | None:
     """Where the run's tokenizer lies. Its hash is compared with each certificate's afterwards."""
-    model = run.files.topology.model
-    places = [Path(model.path).expanduser()] if model is not None and model.path else []
-    places += [run.folder / "initial_model", *sorted(run.folder.glob("checkpoints/step_*/hf"))]
-    return next((place for place in places if (place / TOKENIZER).is_file()), None)
+    return tokenizer_folder(run.folder, run.files.topology.model)
 
 
 def _page(request: web.Request) -> int:

@@ -19,13 +19,27 @@ import msgspec
 from msgspec import Struct
 
 from milepost.actors.agent.processes import kill_all, started
+from milepost.configs.run import ModelConfig
 
 ANSWER_S: Final = 60.0
 """For the greeting, too: reading a large tokenizer takes seconds on a busy machine."""
 OPEN_MAX: Final = 3
 """Tokenizers in memory at once."""
 HEAD: Final = struct.Struct("<I")
+TOKENIZER: Final = "tokenizer.json"
 MODULE: Final = "milepost.actors.session.text.spelling"
+
+
+def tokenizer_folder(run: Path, model: ModelConfig | None) -> Path | None:
+    """Where a run's tokenizer lies, if it does; its hash is for whoever uses it to compare.
+
+    Args:
+        run: folder of the run.
+        model: of its topology.
+    """
+    places = [Path(model.path).expanduser()] if model is not None and model.path else []
+    places += [run / "initial_model", *sorted(run.glob("checkpoints/step_*/hf"))]
+    return next((place for place in places if (place / TOKENIZER).is_file()), None)
 
 
 class Question(Struct, frozen=True, kw_only=True):

@@ -26,7 +26,7 @@ BYTES_MAX: Final = 1 << 20
 """Of the copies of one tap that were not read."""
 BODY_BYTES_MAX: Final = 1 << 16
 """A longer body is told by its size only."""
-BUFFER_BYTES_MAX: Final = 256
+BUFFER_BYTES_MAX: Final = 4096
 """Copied from the beginning of each buffer."""
 BUFFERS_MAX: Final = 16
 READ_BYTES_MAX: Final = 1 << 18

@@ -164,5 +164,5 @@ def test_a_body_that_was_too_long_is_told_by_its_size() -> None:
     copy = copy_of(example(Generate))
     seen = read_copy("a-0", TrafficCopy(**{**copy_fields(copy), "body": b""}))
     assert not seen.is_whole
-    assert seen.decoded_lines() == ["    (the body is longer than a tap copies)"]
-    assert seen.as_json(decode=True)["fields"] is None
+    assert seen.decoded_lines({}) == ["    (the body is longer than a tap copies)"]
+    assert seen.as_json({}, decode=True)["fields"] is None
