@@ -7,11 +7,14 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
+
 from milepost.actors.archive.hand import ArchiveHand, Known, Order
 from milepost.actors.archive.layout import Refused, Trained, TrainedBody, key_of
 from milepost.actors.arrays import to_bulk
 from milepost.actors.trainer.door import SEAL, faults, trained_versions
 from milepost.actors.trainer.losses.advantages import member_advantage
+from milepost.messages.bulk import Bulk
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -27,7 +30,8 @@ if TYPE_CHECKING:
 PASSED: Final = "passed"
 NOT_CHECKED: Final = "not checked"
 ORDER_BYTES: Final = 1024
-"""What an order keeps in memory of each row besides log-probs: its arrays are the batch's."""
+"""What an order keeps in memory of each row besides arrays."""
+NOTHING: Final = Bulk("uint8", (0,), b"")
 
 
 @dataclass(slots=True)
@@ -45,7 +49,8 @@ class TrainerArchivist:
         groups = {refusal.group_id for refusal in verdict.refusals}
         rows = [row for row in batch.trajectories if row.group_id in groups]
         if rows:
-            self._put(rows, 0, lambda _: refused(batch.step, rows, rules))
+            size = sum(map(_num_bytes, rows))
+            self._put(rows, size, lambda _: refused(batch.step, rows, rules))
 
     def trained(
         self, batch: Batch, outcome: StepOutcome, logprobs: Sequence[Sequence[NDArray[Any]]]
@@ -54,9 +59,11 @@ class TrainerArchivist:
         digests = self._digests.pop(batch.step, {})
         if outcome.tripped:
             return
+        thin = msgspec.structs.replace(batch, trajectories=tuple(map(_thin, batch.trajectories)))
         size = sum(each.nbytes for rows in logprobs for each in rows)
+        size += sum(map(_num_bytes, thin.trajectories))
         self._put(
-            batch.trajectories, size, lambda _: trained(batch, logprobs, self.algorithm, digests)
+            thin.trajectories, size, lambda _: trained(thin, logprobs, self.algorithm, digests)
         )
 
     def _put(
@@ -64,6 +71,21 @@ class TrainerArchivist:
     ) -> None:
         names = tuple(row.trajectory_id for row in rows)
         self.hand.put(Order(make, ORDER_BYTES * len(rows) + num_bytes, names))
+
+
+def _thin(row: Trajectory) -> Trajectory:
+    """What is written of a trained row: its other arrays would live for as long as the disk takes.
+
+    It has passed the door, so it has a seal, and its key is that.
+    """
+    return msgspec.structs.replace(
+        row, token_ids=NOTHING, logprobs=NOTHING, provenance=NOTHING, routes=None
+    )
+
+
+def _num_bytes(row: Trajectory) -> int:
+    arrays = (row.token_ids, row.loss_mask, row.logprobs, row.provenance, row.routes)
+    return sum(each.nbytes for each in arrays if each is not None)
 
 
 def refused(step: int, rows: Sequence[Trajectory], rules: DoorRules) -> Iterator[Said]:

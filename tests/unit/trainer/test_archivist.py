@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from array import array
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -21,8 +24,9 @@ from unit.trainer.kit import (
 
 from milepost.actors.archive import hand as hands
 from milepost.actors.archive.chain import Chain
-from milepost.actors.archive.hand import ArchiveHand
+from milepost.actors.archive.hand import ArchiveHand, Known, Order
 from milepost.actors.archive.layout import Head, Record, Refused, Trained, key_of, read_trained
+from milepost.actors.arrays import to_bulk
 from milepost.actors.trainer.archivist import TrainerArchivist
 from milepost.actors.trainer.door import check_batch
 from milepost.actors.trainer.works import DoorRules, ModelFacts, StepOutcome
@@ -108,3 +112,30 @@ def test_a_step_that_was_given_up_trains_nothing(archivist: TrainerArchivist) ->
     outcome = StepOutcome(metrics={}, num_tokens=1, train_s=1.0, spread=True, tripped="loss is nan")
     archivist.trained(batch, outcome, [[np.zeros(7, np.float32)] * 2])
     assert not [head for _, head in written(archivist) if isinstance(head, Trained)]
+
+
+def test_what_waits_for_the_disk_keeps_no_array_of_the_batch_but_the_mask() -> None:
+    """A disk that stalls must not hold every batch since then, routes and all, in memory."""
+    orders: list[Order] = []
+
+    class Waiting:
+        def put(self, order: Order) -> None:
+            orders.append(order)
+
+    waiting: Any = Waiting()
+    routes = np.zeros((1 << 10, 64), np.uint8)
+    row = msgspec.structs.replace(trajectory("a.0"), routes=to_bulk(routes, "uint8"))
+    computed = [[np.full(row.num_sampled_tokens, -1.0, np.float32)]]
+    alive = weakref.ref(routes)
+    TrainerArchivist(waiting, AlgorithmConfig()).trained(
+        batch_of([[row]], step=3), OUTCOME, computed
+    )
+    key = key_of(row)
+    del row, routes
+    gc.collect()
+    assert alive() is None
+    (order,) = orders
+    assert order.num_bytes < 1 << 12
+    ((head, _),) = order.make(Known(None))
+    assert isinstance(head, Trained)
+    assert head.key == key
