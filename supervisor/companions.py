@@ -99,8 +99,12 @@ class Companions:
         words = [module, kind, target, str(self._run_folder)]
         self._track(kind, self._start(kind, words, {RUN_VARIABLE: self._run_id}))
 
-    def start_exporter(self, config: PrometheusConfig) -> None:
+    def start_exporter(self, config: PrometheusConfig, statistics: str) -> None:
         """Start the process that Prometheus scrapes; its port is ours before it runs.
+
+        Args:
+            config: `[tracking.prometheus]`.
+            statistics: where the run publishes its snapshots, now or later.
 
         Raises:
             OSError: it cannot be started, or the port is somebody else's.
@@ -108,7 +112,7 @@ class Companions:
         module = "milepost.supervisor.exporter.server"
         with socket.create_server((config.host, config.port), family=family(config.host)) as bound:
             number = bound.fileno()
-            words = [module, str(self._run_folder), str(number), config.key_file]
+            words = [module, statistics, self._run_id, str(number), config.key_file]
             mark = {RUN_VARIABLE: self._run_id}
             self._track(EXPORTER, self._start(EXPORTER, words, mark, number))
 

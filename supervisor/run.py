@@ -148,7 +148,7 @@ class _Run:
             # At step 0 no checkpoint is loaded; the weights are those that the run began with.
             step = self._resume_step or None
             facts = RunFacts(self._topology, self._run_id, homes, step, self._owned)
-            async with self._shell(core, facts, place) as (shell, family):
+            async with self._shell(core, facts, place, sockets) as (shell, family):
                 home = Address(endpoint=endpoint(sockets, ATTACH))
                 doors = [await Door.open(home, self._run_id, shell, self._folder.path)]
                 doors += [await one.open(shell, self._folder.path) for one in distant]
@@ -198,7 +198,7 @@ class _Run:
 
     @contextlib.asynccontextmanager
     async def _shell(
-        self, core: SupervisorCore, facts: RunFacts, place: Place
+        self, core: SupervisorCore, facts: RunFacts, place: Place, sockets: Path
     ) -> AsyncIterator[tuple[Shell, Family]]:
         """Bus, recorder, family and shell; on leaving, nothing of them is left."""
         async with contextlib.AsyncExitStack() as stack:
@@ -236,8 +236,8 @@ class _Run:
                 companions.start_janitor()
                 for kind, target in self._trackers.items():
                     companions.start_tracker(kind, target)
-                if self._topology.tracking.prometheus is not None:
-                    companions.start_exporter(self._topology.tracking.prometheus)
+                if (prometheus := self._topology.tracking.prometheus) is not None:
+                    companions.start_exporter(prometheus, endpoint(sockets, STATISTICS))
                 yield shell, family
             finally:
                 shell.stop_clock()

@@ -47,6 +47,8 @@ def _run(arguments: argparse.Namespace) -> int:
         if not is_private and not key:
             return _refused(f"everybody who reaches {host} may read the metrics, add --key-file")
         found = find_run(arguments.run)
+        if not found.statistics:
+            return _refused(f"{found.folder} is of a run elsewhere: serve its metrics over there")
         bound = _bind(host.strip("[]"), int(port))
     except (OSError, ValueError) as error:
         return _refused(f"cannot listen on {arguments.listen}: {error}")
@@ -73,7 +75,8 @@ async def _serve(found: Run, bound: socket.socket, key: str) -> None:
     from milepost.supervisor.exporter.server import export
 
     until = asyncio.Event()
-    serving = asyncio.create_task(export(found.folder, bound, key, until), name="export")
+    exporting = export(found.statistics, found.run_id, bound, key, until)
+    serving = asyncio.create_task(exporting, name="export")
     while not serving.done():
         await asyncio.wait({serving}, timeout=ALIVE_S)
         try:

@@ -1,7 +1,8 @@
 """Answers scrapes with the newest snapshot that the supervisor published.
 
-`python -P -m milepost.supervisor.exporter.server RUN FD KEY_FILE` beside a run, with a pipe as
-standard input at whose end it goes; `milepost prometheus` attaches the same to a run that goes on.
+`python -P -m milepost.supervisor.exporter.server ENDPOINT RUN_ID FD KEY_FILE` beside a run, with a
+pipe as standard input at whose end it goes; `milepost prometheus` attaches the same to a run that
+goes on.
 Each scrape costs the run nothing: it publishes once a second while anybody listens.
 """
 
@@ -9,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import hmac
-import json
 import os
 import socket
 import sys
@@ -26,7 +26,6 @@ from prometheus_client.registry import Collector
 
 from milepost.messages.bus.broadcast import Listener
 from milepost.messages.supervisor import Snapshot
-from milepost.supervisor.cleanup.registry import PRIVATE
 from milepost.supervisor.exporter.families import UP, families, gauge
 
 SILENCE_S: Final = 5.0
@@ -70,14 +69,12 @@ class Exporter:
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(self._newest)
 
-    async def listen(self, run_folder: Path) -> None:
-        """Take every snapshot of the run until cancelled.
+    async def listen(self, endpoint: str, run_id: str) -> None:
+        """Take every snapshot that this run publishes there until cancelled.
 
-        Raises:
-            OSError: there is no run in this folder.
+        It need not publish yet: nothing that it writes at its start is waited for.
         """
-        facts = json.loads((run_folder / PRIVATE / "run.json").read_bytes())
-        listener = Listener(facts["statistics"], facts["run_id"])
+        listener = Listener(endpoint, run_id)
         try:
             while True:
                 message = await listener.newest(SILENCE_S)
@@ -109,11 +106,11 @@ class Exporter:
 
 
 async def export(
-    run_folder: Path, listening: socket.socket, key: str, until: asyncio.Event
+    endpoint: str, run_id: str, listening: socket.socket, key: str, until: asyncio.Event
 ) -> None:
     """Answer scrapes until told otherwise."""
     exporter = Exporter(key)
-    listener = asyncio.create_task(exporter.listen(run_folder), name="listen")
+    listener = asyncio.create_task(exporter.listen(endpoint, run_id), name="listen")
     ended = asyncio.create_task(until.wait(), name="until")
     runner = await exporter.serve(listening)
     try:
@@ -127,24 +124,24 @@ async def export(
         await asyncio.gather(listener, ended, return_exceptions=True)
 
 
-async def _beside(run_folder: Path, listening: socket.socket, key: str) -> None:
+async def _beside(endpoint: str, run_id: str, listening: socket.socket, key: str) -> None:
     until = asyncio.Event()
     loop = asyncio.get_running_loop()
     loop.add_reader(0, until.set)  # nothing is ever written to it: its end of file is the word
     try:
-        await export(run_folder, listening, key, until)
+        await export(endpoint, run_id, listening, key, until)
     finally:
         loop.remove_reader(0)
 
 
-def main(run_folder: Path, descriptor: int, key_file: str) -> int:
+def main(endpoint: str, run_id: str, descriptor: int, key_file: str) -> int:
     """Serve until the supervisor lets go of the pipe."""
     key = Path(key_file).read_text(encoding="utf-8").strip() if key_file else ""
     os.set_inheritable(descriptor, False)  # noqa: FBT003
     with socket.socket(fileno=descriptor) as listening:
-        asyncio.run(_beside(run_folder, listening, key))
+        asyncio.run(_beside(endpoint, run_id, listening, key))
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3]))
+    sys.exit(main(sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4]))

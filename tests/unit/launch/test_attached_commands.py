@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from argparse import Namespace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from milepost.launch.attach import NotServed
-from milepost.launch.commands import ps, queues, why
+from milepost.launch.attach import NotServed, Run
+from milepost.launch.commands import prometheus, ps, queues, why
 from milepost.launch.commands.tail import whole_lines
+from milepost.launch.exits import Exit
 from milepost.launch.tables import LEFT, RIGHT, seconds, table
 
 RUN: dict[str, Any] = {
@@ -174,3 +177,14 @@ def test_tables_align_and_keep_the_last_column_free() -> None:
 )
 def test_times_have_three_digits(value: float | None, text: str) -> None:
     assert seconds(value) == text
+
+
+def test_metrics_of_a_run_on_another_machine_are_served_over_there(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Snapshots are published on its own machine alone: every scrape would find it silent."""
+    distant = Run(Path("/tmp/ticket.json"), "ab", "tcp://10.0.0.1:5", "", 0)
+    monkeypatch.setattr(prometheus, "find_run", lambda _: distant)
+    asked = Namespace(listen="127.0.0.1:0", key_file=None, run="/tmp/ticket.json")
+    assert prometheus.run(asked) == Exit.REFUSED
+    assert "is of a run elsewhere" in capsys.readouterr().err

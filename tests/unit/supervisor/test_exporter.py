@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
+import pytest
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from milepost.configs.metrics import METRICS
+from milepost.configs.run import PrometheusConfig
 from milepost.messages.supervisor import Snapshot
+from milepost.supervisor.companions import Companions
 from milepost.supervisor.exporter.families import families, prometheus_name
 from milepost.supervisor.exporter.server import Newest
 
@@ -107,3 +111,22 @@ def test_no_two_metrics_share_a_name_there() -> None:
     assert len(names) == len(set(names))
     own = {family.name for family in families(snapshot({}, actor("buffer")))}
     assert not own & set(names)
+
+
+def test_the_exporter_is_told_where_the_run_publishes_and_reads_no_file_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Files of its start may not be written yet, or be those of the life before it."""
+    started: list[list[str]] = []
+
+    def start(_self: Companions, name: str, words: list[str], *_: Any) -> None:
+        started.append([name, *words])
+
+    monkeypatch.setattr(Companions, "_start", start)
+    monkeypatch.setattr(Companions, "_track", lambda *_: None)
+    companions = Companions(tmp_path, "ab", lambda _: None)
+    companions.start_exporter(PrometheusConfig(port=0), "ipc:///there")
+    ((name, module, where, run_id, descriptor, key_file),) = started
+    assert (name, module) == ("prometheus", "milepost.supervisor.exporter.server")
+    assert (where, run_id, key_file) == ("ipc:///there", "ab", "")
+    assert descriptor.isdecimal()
