@@ -89,7 +89,9 @@ class Door:
             match effect:
                 case Reply(request=Request(source="@http"), message=message):
                     exchange = self._open.pop(effect.request, None)
-                    if exchange is not None:
+                    # A client that closed its connection in this very turn of the loop has
+                    # cancelled the wait for its answer, and has not said that it is gone yet.
+                    if exchange is not None and not exchange.answer.done():
                         exchange.answer.set_result(message)
                         exchange.changed.set()
                 case StreamReply():
