@@ -200,13 +200,13 @@ class Door:
         if visit is None or visit.over.done() or message.episode_id not in guest.episodes:
             return False
         if not message.is_final:
-            visit.episode.report(reward=message.reward, metrics=message.metrics, info=message.info)
+            _take_report(visit.episode, message)
             return True
         self.lobby.reported(guest, message.episode_id)
         if message.error:
             visit.over.set_exception(GuestCodeFailed(f"{guest.name}: {message.error}"))
             return True
-        visit.episode.report(reward=message.reward, metrics=message.metrics, info=message.info)
+        _take_report(visit.episode, message)
         visit.over.set_result(None)
         return True
 
@@ -267,6 +267,15 @@ class Door:
 
     def _now_s(self) -> float:
         return asyncio.get_running_loop().time()
+
+
+def _take_report(episode: Episode, message: ReportEpisode) -> None:
+    """As `Episode.report`; one that cannot be used is this episode's failure, not the door's."""
+    try:
+        episode.report(reward=message.reward, metrics=message.metrics, info=message.info)
+    except (TypeError, ValueError, RecursionError) as error:
+        # MessagePack carries what JSON does not: extensions, keys that are no text, any depth.
+        episode.record.bad_report = f"bad report: {error}"
 
 
 class GuestHost(Agent):
