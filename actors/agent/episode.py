@@ -191,8 +191,10 @@ class Episode:
         try:
             while not chat.done():
                 changed = asyncio.create_task(parts.changed.wait())
-                await asyncio.wait({chat, changed}, return_when=asyncio.FIRST_COMPLETED)
-                changed.cancel()
+                try:
+                    await asyncio.wait({chat, changed}, return_when=asyncio.FIRST_COMPLETED)
+                finally:
+                    changed.cancel()  # also when the episode is stopped
                 if parts.changed.is_set():
                     yield parts.take_part()
             reply = chat.result()

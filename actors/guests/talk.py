@@ -67,8 +67,10 @@ class Talk:
             parts = self._parts
             if parts is not None and not self._reply.done():
                 changed = asyncio.create_task(parts.changed.wait())
-                await asyncio.wait({self._reply, changed}, return_when=asyncio.FIRST_COMPLETED)
-                changed.cancel()
+                try:
+                    await asyncio.wait({self._reply, changed}, return_when=asyncio.FIRST_COMPLETED)
+                finally:
+                    changed.cancel()  # also when this chat is stopped
             if parts is None:
                 await asyncio.wait({self._reply})
             if parts is None or self._reply.done():

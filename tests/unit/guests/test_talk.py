@@ -118,3 +118,17 @@ async def test_a_fault_of_our_own_is_an_answer_too() -> None:
     answer = await answers.to(question(1))
     assert isinstance(answer, ChatRefused)
     assert answer.kind == "internal"
+
+
+async def test_a_stream_that_is_stopped_leaves_no_task_behind() -> None:
+    """Each would wait for a part that never comes, for as long as the run lasts."""
+    before = asyncio.all_tasks()
+    answers: Any = Answers()
+    line = SlowLine()
+    talk = Talk(answers, Episode(order(), line), question(1), chat(stream=True))
+    await line.asked.wait()
+    waiting = asyncio.all_tasks() - before
+    assert len(waiting) == 3, "the chat, its answers, and the wait for the next part"
+    talk.stop("the episode is over")
+    done, _ = await asyncio.wait(waiting, timeout=30.0)
+    assert done == waiting
