@@ -18,7 +18,7 @@ from markupsafe import Markup
 
 from milepost.launch.display.words import seconds
 from milepost.launch.report.charts import Panel, svg
-from milepost.launch.report.visible import visible
+from milepost.launch.visible import visible
 from milepost.launch.report.words import number
 
 HERE: Final = Path(str(files(__package__)))

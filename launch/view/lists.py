@@ -18,7 +18,7 @@ from milepost.launch.report.page import Tile, cause_of, scores, tiles
 from milepost.launch.report.panels import panels
 from milepost.launch.report.record import Record
 from milepost.launch.view.links import Links
-from milepost.launch.view.paging import page_links, paging
+from milepost.launch.view.paging import page_links, page_number, paging
 from milepost.launch.view.runs import OpenRun, Runs, state_of
 from milepost.launch.view.searching import ORDERS, is_narrow, query_of
 from milepost.messages.shared import Status
@@ -183,8 +183,7 @@ def search_page(run: OpenRun, given: Mapping[str, str], links: Links) -> Facts:
     if run.archive is None:
         raise NotThere("this run has kept no trajectories: archive.enabled = false, or none came")
     query = query_of(given)
-    number = int(given["page"]) if given.get("page", "").isdecimal() else 1
-    page = paging(number, FOUND_MAX, run.archive.count(query))
+    page = paging(page_number(given.get("page", "")), FOUND_MAX, run.archive.count(query))
     found = run.archive.select(query, limit=page.size, offset=page.offset)
     return {
         **form_facts(given),

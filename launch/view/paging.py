@@ -68,6 +68,11 @@ def page_links(page: Paging, address: Callable[[int], str]) -> list[PageLink]:
     ]
 
 
+def page_number(text: str) -> int:
+    """Of an address; the first page when it is no number, or longer than any."""
+    return int(text) if text.isascii() and text.isdecimal() and len(text) < 10 else 1
+
+
 def paging(number: int, size: int, total: int) -> Paging:
     """The page of this number, or the last one when there are not so many."""
     last = max(1, -(-total // size))

@@ -28,7 +28,7 @@ from milepost.launch.view.lists import (
     search_page,
     step_page,
 )
-from milepost.launch.view.paging import paging
+from milepost.launch.view.paging import page_number, paging
 from milepost.launch.view.rows import RowText, values_of
 from milepost.launch.view.runs import NoSuchRun, OpenRun, Runs
 from milepost.launch.view.searching import NotSearchable, words_of
@@ -237,8 +237,7 @@ def _tokenizer(run: OpenRun) -> Path | None:
 
 
 def _page(request: web.Request) -> int:
-    text = request.query.get("page", "")
-    return int(text) if text.isascii() and text.isdecimal() and len(text) < 10 else 1
+    return page_number(request.query.get("page", ""))
 
 
 def _html(text: str) -> web.Response:

@@ -100,12 +100,13 @@ class Spellers:
         speller = self._open.get(folder)
         if speller is None:
             speller = self._open[folder] = _Speller(folder, self._answer_s)
-            if len(self._open) > OPEN_MAX:
-                await self._open.popitem(last=False)[1].close()
         self._open.move_to_end(folder)
+        if len(self._open) > OPEN_MAX:
+            await self._open.popitem(last=False)[1].close()
         answer = await speller.ask(content_hash, question)
-        if speller.is_over:
-            self._open.pop(folder, None)
+        # Whoever waited for the same one may have put another in its place meanwhile.
+        if speller.is_over and self._open.get(folder) is speller:
+            del self._open[folder]
         return answer
 
     async def close(self) -> None:
@@ -124,6 +125,7 @@ class _Speller:
         self._turn = asyncio.Lock()
         self._process: Process | None = None
         self._greeting = Greeting()
+        self._is_late = False
         self.is_over = False
 
     async def ask(self, content_hash: str, question: Question) -> Spelling:
@@ -140,9 +142,12 @@ class _Speller:
                     error=f"the tokenizer in {self._folder} has the hash "
                     f"{self._greeting.content_hash}, the row was made with {content_hash}"
                 )
-            return await self._exchange(msgspec.json.encode(question), Spelling) or Spelling(
-                error=f"the process that spells tokens gave no answer in {self._answer_s:g} s"
-            )
+            answer: Spelling | None = await self._exchange(msgspec.json.encode(question), Spelling)
+            if answer is not None:
+                return answer
+            late = f"gave no answer in {self._answer_s:g} s"
+            why = late if self._is_late else "ended before it answered, try again"
+            return Spelling(error=f"the process that spells tokens {why}")
 
     async def close(self) -> None:
         """End the process; whoever waits for an answer gets none."""
@@ -171,6 +176,7 @@ class _Speller:
         task = asyncio.create_task(self._talk(question), name="speller")
         await asyncio.wait({task}, timeout=self._answer_s)
         if not task.done():
+            self._is_late = True
             self._kill()  # its output ends, and with it the task
         answer = await task
         if answer is None:

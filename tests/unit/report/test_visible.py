@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from milepost.launch.report.visible import visible
+from milepost.launch.visible import visible
 
 
 @pytest.mark.parametrize(
