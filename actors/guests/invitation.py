@@ -18,6 +18,7 @@ from milepost.messages.envelope import PROTOCOL
 INVITATION: Final = "guests.json"
 """Its name in the private part of a run folder."""
 BACKLOG: Final = 64
+PORT_MAX: Final = 65535
 
 
 class InvitationError(ValueError):
@@ -110,7 +111,8 @@ def read_tcp(endpoint: str) -> tuple[str, int]:
         InvitationError: it is no such address.
     """
     host, colon, port = endpoint.removeprefix("tcp://").rpartition(":")
-    if not endpoint.startswith("tcp://") or not colon or not host or not port.isdigit():
+    is_port = port.isascii() and port.isdigit() and len(port) < 6 and int(port) <= PORT_MAX
+    if not endpoint.startswith("tcp://") or not colon or not host or not is_port:
         raise InvitationError(f'"{endpoint}" is no address of a door, write tcp://HOST:PORT')
     return host, int(port)
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import sys
 
+from milepost.configs.problem import ConfigError, Problem
 from milepost.launch.attach import (
     add_run_arguments,
     ask_once,
@@ -46,8 +47,11 @@ def run(arguments: argparse.Namespace) -> int:
 def _run(arguments: argparse.Namespace) -> int:
     from milepost.messages.supervisor import FreezeRequested, Frozen
 
+    if arguments.seconds < 0:
+        what = f"--seconds = {arguments.seconds}"
+        raise ConfigError([Problem(what, "command line", "set 1 or more, or leave it out")])
     actors = take_run(arguments, arguments.words)
-    wanted = FreezeRequested(actors=tuple(actors), seconds=max(0, arguments.seconds))
+    wanted = FreezeRequested(actors=tuple(actors), seconds=arguments.seconds)
     frozen = ask_once(find_run(arguments.run), wanted, Frozen)
     if arguments.json:
         print_json(frozen)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import sys
 
+from milepost.configs.problem import ConfigError, Problem
 from milepost.launch.attach import (
     add_run_arguments,
     ask_once,
@@ -41,8 +42,11 @@ def run(arguments: argparse.Namespace) -> int:
 def _run(arguments: argparse.Namespace) -> int:
     from milepost.messages.supervisor import Pinned, PinRequested
 
-    actor = "".join(take_run(arguments, arguments.words)[:1])
-    wanted = PinRequested(reason=arguments.reason, actor=actor)
+    actors = take_run(arguments, arguments.words)
+    if len(actors) > 1:
+        what = f"{len(actors)} names: {', '.join(actors)}"
+        raise ConfigError([Problem(what, "ACTOR", "name one of them, or none for all actors")])
+    wanted = PinRequested(reason=arguments.reason, actor="".join(actors))
     pinned = ask_once(find_run(arguments.run), wanted, Pinned)
     if arguments.json:
         print_json(pinned)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import json
 import socket
 import sys
 from ipaddress import ip_address
@@ -23,6 +24,7 @@ from milepost.launch.exits import Exit
 
 LISTEN: Final = "127.0.0.1:9464"
 ALIVE_S: Final = 2.0
+PORT_MAX: Final = 65535
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -44,8 +46,12 @@ def _run(arguments: argparse.Namespace) -> int:
     try:
         is_private = ip_address(host.strip("[]")).is_loopback
         key = arguments.key_file.read_text("utf-8").strip() if arguments.key_file else ""
+        if arguments.key_file and not key:
+            return _refused(f"{arguments.key_file} is empty, write the key into it")
         if not is_private and not key:
             return _refused(f"everybody who reaches {host} may read the metrics, add --key-file")
+        if not 0 <= int(port) <= PORT_MAX:
+            return _refused(f"{port} is no port, --listen takes HOST:PORT")
         found = find_run(arguments.run)
         if not found.statistics:
             return _refused(f"{found.folder} is of a run elsewhere: serve its metrics over there")
@@ -55,7 +61,11 @@ def _run(arguments: argparse.Namespace) -> int:
     with bound, contextlib.suppress(KeyboardInterrupt):
         address, number = bound.getsockname()[:2]
         where = f"[{address}]:{number}" if ":" in address else f"{address}:{number}"
-        print(f"http://{where}/metrics answers for {found.folder}", flush=True)
+        url = f"http://{where}/metrics"
+        if arguments.json:
+            print(json.dumps({"address": url, "run": str(found.folder)}), flush=True)
+        else:
+            print(f"{url} answers for {found.folder}", flush=True)
         asyncio.run(_serve(found, bound, key))
     return Exit.DONE
 

@@ -7,7 +7,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from milepost.actors.guests.invitation import Invitation, InvitationError, read_invitation
+from milepost.actors.guests.invitation import (
+    Invitation,
+    InvitationError,
+    open_doorway,
+    read_invitation,
+)
 
 
 def written(folder: Path, **fields: str) -> Path:
@@ -42,3 +47,8 @@ def test_what_leads_nowhere_says_what_to_do(tmp_path: Path, where: str, told: st
     place = where if where.startswith("tcp") else str(tmp_path / where)
     with pytest.raises(InvitationError, match=told):
         read_invitation(place)
+
+
+def test_a_port_that_there_is_not_is_refused_by_name(tmp_path: Path) -> None:
+    with pytest.raises(InvitationError, match="is no address of a door"):
+        open_doorway("tcp://127.0.0.1:99999", tmp_path, "r", tmp_path)

@@ -1,0 +1,44 @@
+"""What an attached command cannot do as it was told is refused before anybody is asked."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from milepost.configs.problem import ConfigError
+from milepost.launch.commands import freeze, pin, prometheus
+from milepost.launch.exits import Exit
+
+
+def parsed(command: ModuleType, *words: str) -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    command.add_arguments(parser)
+    return parser.parse_args(words)
+
+
+def test_a_negative_time_does_not_freeze_for_as_long_as_may_be() -> None:
+    with pytest.raises(ConfigError, match="--seconds = -5"):
+        freeze.run(parsed(freeze, "buffer", "--seconds=-5"))
+
+
+def test_of_two_actors_to_pin_none_is_left_out_in_silence() -> None:
+    with pytest.raises(ConfigError, match="2 names: trainer-0, buffer"):
+        pin.run(parsed(pin, "trainer-0", "buffer"))
+
+
+def test_an_empty_key_opens_no_door(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Not on this machine either: whoever named a key wants one."""
+    key = tmp_path / "key"
+    key.write_text("\n")
+    assert prometheus.run(parsed(prometheus, "--key-file", str(key))) == Exit.REFUSED
+    assert "is empty" in capsys.readouterr().err
+
+
+def test_a_port_that_there_is_not_is_refused_without_a_traceback(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert prometheus.run(parsed(prometheus, "--listen", "127.0.0.1:99999")) == Exit.REFUSED
+    assert "99999 is no port" in capsys.readouterr().err
