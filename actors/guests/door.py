@@ -45,6 +45,8 @@ LIMITS: Final = BusLimits(
     links_max=1024,
 )
 NAME_CHARS_MAX: Final = 64
+REASON_CHARS_MAX: Final = 2000
+"""Of a guest that leaves; each of its episodes carries it on."""
 CLOSE_S: Final = 0.5
 FAREWELL_S: Final = 1.0
 """How long guests that have nothing to finish get to hear the goodbye and to leave."""
@@ -177,7 +179,7 @@ class Door:
                 self.bus.reply(incoming, ReportTaken(counts=self._report(guest, message)))
             case LeaveRun(token=token, reason=reason):
                 num_episodes = len(guest.episodes)
-                self._carry_out(self.lobby.leave(token, reason))
+                self._carry_out(self.lobby.leave(token, reason[:REASON_CHARS_MAX]))
                 self.bus.reply(incoming, RunLeft(num_episodes=num_episodes))
 
     def _join(self, message: JoinRun) -> Message:

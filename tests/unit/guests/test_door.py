@@ -10,15 +10,18 @@ import pytest
 from unit.agent.kit import ScriptedLine, order
 
 from milepost.actors.agent import Episode
+from milepost.actors.agent.errors import EpisodeStopped
 from milepost.actors.guests.door import Door
 from milepost.actors.guests.lobby import Lobby
 from milepost.messages.bus import Incoming
 from milepost.messages.guests import (
     EpisodesGiven,
     JoinRun,
+    LeaveRun,
     ReportEpisode,
     ReportTaken,
     RunJoined,
+    RunLeft,
     TakeEpisodes,
 )
 from milepost.messages.shared import Message
@@ -42,7 +45,8 @@ class Mailbox:
         answer: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
         self.answers[number] = answer
         self.questions.put_nowait(Incoming("guest", 0, number, 0, message, wants_reply=True))
-        await asyncio.wait({answer, serving}, return_when=asyncio.FIRST_COMPLETED)
+        waited: set[asyncio.Future[Any]] = {answer, serving}
+        await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
         assert answer.done(), "the door has fallen"
         return answer.result()
 
@@ -77,5 +81,24 @@ async def test_a_report_that_is_no_json_fails_its_episode_and_nothing_else(
     assert hosting.done()
     assert "bad report" in episode.record.bad_report
     assert not serving.done()
+    serving.cancel()
+    await asyncio.wait({serving})
+
+
+async def test_a_guest_says_no_endless_goodbye() -> None:
+    """Its reason goes back with each of its episodes, into journals and events."""
+    bus: Any = Mailbox()
+    lobby = Lobby(guests_max=4, episodes_max=4, silence_s=600.0, heartbeat_s=300.0)
+    door = Door(bus, lobby, heartbeat_s=300.0, silence_s=600.0, data_options={})
+    serving = asyncio.create_task(door.serve())
+    joined = await bus.ask(JoinRun(name="ts", episodes_max=1), serving)
+    hosting = asyncio.create_task(door.host(Episode(order(), ScriptedLine())))
+    await bus.ask(TakeEpisodes(token=joined.token, episodes_max=1, running=()), serving)
+    left = await bus.ask(LeaveRun(token=joined.token, reason="x" * 100_000), serving)
+    assert left == RunLeft(num_episodes=1)
+    await asyncio.wait({hosting}, timeout=30.0)
+    error = hosting.exception()
+    assert isinstance(error, EpisodeStopped)
+    assert len(str(error)) < 3000
     serving.cancel()
     await asyncio.wait({serving})
