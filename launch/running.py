@@ -29,6 +29,7 @@ from milepost.launch.checking import last_line, lines_of, note_lines
 from milepost.launch.display import open_display
 from milepost.launch.exits import Exit
 from milepost.launch.fresh import write_fresh
+from milepost.launch.visible import visible
 from milepost.supervisor.checkpoints import (
     HUGGING_FACE,
     checkpoint_folder,
@@ -75,7 +76,8 @@ class Options:
 
     def say(self, text: str) -> None:
         """A line for a person."""
-        print(text, file=sys.stderr if self.json else sys.stdout, flush=True)
+        # Transcripts, errors and tails of logs have words of models, tools and agents in them.
+        print(visible(text), file=sys.stderr if self.json else sys.stdout, flush=True)
 
     @contextmanager
     def showing(self, topology: Topology) -> Iterator[Display]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from milepost.launch.visible import visible_line
+
 RIGHT: Final = ">"
 LEFT: Final = "<"
 
@@ -17,6 +19,7 @@ def table(columns: Sequence[tuple[str, str]], rows: Sequence[Sequence[str]]) -> 
         rows: cells; the last column is never padded.
     """
     heads = [head for head, _ in columns]
+    rows = [[visible_line(cell) for cell in cells] for cells in rows]
     widths = [max(map(len, cells)) for cells in zip(heads, *rows, strict=True)]
     return [_line(cells, columns, widths) for cells in (heads, *rows)]
 

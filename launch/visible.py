@@ -24,6 +24,11 @@ def visible(text: str) -> str:
     return "".join(_sign(text, at) for at in range(len(text)))
 
 
+def visible_line(text: str) -> str:
+    """The same on one line: no line of its own can be forged."""
+    return visible(text.replace("\t", " ").replace("\n", " "))
+
+
 def _sign(text: str, at: int) -> str:
     character = text[at]
     if character.isprintable() or character in KEPT:

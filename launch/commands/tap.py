@@ -35,6 +35,7 @@ from milepost.launch.attach import (
     take_run,
 )
 from milepost.launch.exits import Exit
+from milepost.launch.visible import visible_line
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -238,7 +239,7 @@ class _Reading:
             print(msgspec.json.encode(seen.as_json(texts, decode=decode)).decode(), flush=True)
             return
         lines = [seen.line(), *(seen.decoded_lines(texts) if decode else ())]
-        print("\n".join(lines), flush=True)
+        print("\n".join(map(visible_line, lines)), flush=True)
 
 
 def _field_names() -> set[str]:

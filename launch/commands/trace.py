@@ -27,6 +27,7 @@ from milepost.launch.attach import (
     take_run,
 )
 from milepost.launch.exits import Exit
+from milepost.launch.visible import visible_line
 
 if TYPE_CHECKING:
     from milepost.actors.recorder.reading import Recording
@@ -128,9 +129,9 @@ def _lines(found: list[Moment]) -> list[str]:
     width = max((len(each.actor) for each in found), default=0)
     for each in found:
         head = f"{clock(each.line.wall_s)}  {each.actor:<{width}}  "
-        lines.append(f"{head}{event_words(each.line)}")
+        lines.append(f"{head}{visible_line(event_words(each.line))}")
         lines += [
-            f"{'':{len(head)}}-> {decision_words(decision)}"
+            f"{'':{len(head)}}-> {visible_line(decision_words(decision))}"
             for decision in each.line.decisions
             if decision.kind != "wake"
         ]

@@ -22,6 +22,7 @@ from milepost.launch.attach import (
 )
 from milepost.launch.exits import Exit
 from milepost.launch.tables import seconds
+from milepost.launch.visible import visible_line
 from milepost.launch.watching import add_watch_argument, watch
 
 SILENT_S: Final = 3.0
@@ -103,9 +104,9 @@ def lines_of(
     for actor in actors:
         mark = "!" if _in_trouble(actor) else " "
         doing = actor["working_on"] or "says nothing"
-        yield f"{mark} {actor['actor']} ({actor['state']}{_silence(actor)}): {doing}"
+        yield f"{mark} {actor['actor']} ({actor['state']}{_silence(actor)}): {visible_line(doing)}"
     for event in trouble(events):
-        yield f"  {event['source']} {event['kind']}: {event['text']}"
+        yield f"  {event['source']} {event['kind']}: {visible_line(event['text'])}"
 
 
 def missing(actors: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:

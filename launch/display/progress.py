@@ -15,6 +15,7 @@ from typing import Any, Final
 from msgspec import Struct, convert
 
 from milepost.launch.reading import read_flow
+from milepost.launch.visible import visible_line
 from milepost.messages.evaluator import Evaluation
 from milepost.messages.supervisor import EventReported, Snapshot
 
@@ -116,7 +117,8 @@ class Progress:
         if event.kind in QUIET:
             return False
         text = scores(event.values) if event.kind == EVALUATION else event.text
-        self.lines.append(Line(event.source, event.kind, text))
+        # An error's words are those of an agent, a tool or a guest.
+        self.lines.append(Line(event.source, event.kind, visible_line(text)))
         return True
 
     # ---- what it knows -------------------------------------------------------------------

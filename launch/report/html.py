@@ -18,8 +18,8 @@ from markupsafe import Markup
 
 from milepost.launch.display.words import seconds
 from milepost.launch.report.charts import Panel, svg
-from milepost.launch.visible import visible
 from milepost.launch.report.words import number
+from milepost.launch.visible import visible
 
 HERE: Final = Path(str(files(__package__)))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from milepost.launch.visible import visible
+from milepost.launch.visible import visible, visible_line
 
 
 @pytest.mark.parametrize(
@@ -25,3 +25,9 @@ from milepost.launch.visible import visible
 def test_what_would_act_or_hide_is_shown_by_name(text: str, shown: str) -> None:
     assert visible(text) == shown
     visible(text).encode()  # a page can hold it
+
+
+def test_one_line_stays_one_line() -> None:
+    assert visible_line("first\n12:00  supervisor done\tall is well\r") == (
+        "first 12:00  supervisor done all is well⟨U+000D⟩"
+    )
