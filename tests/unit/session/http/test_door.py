@@ -24,7 +24,7 @@ def turn() -> DoorTurn:
     return DoorTurn(trajectory_id="g.0", messages=[{"role": "user", "content": "2 + 2?"}], tools=[])
 
 
-async def wait_for(exchange: Exchange) -> None:
+async def client_of(exchange: Exchange) -> None:
     await exchange.answer
 
 
@@ -37,7 +37,7 @@ async def test_a_client_may_go_in_the_very_moment_of_its_answer() -> None:
     core: Any = Core()
     door = Door(core, core.events.append)
     exchange = door.ask(turn())
-    client = asyncio.create_task(wait_for(exchange))
+    client = asyncio.create_task(client_of(exchange))
     await asyncio.sleep(0)
     client.cancel()
     assert door.take_out([Reply(exchange.request, ANSWER)]) == []
