@@ -31,7 +31,7 @@ class Mailbox:
     """Questions as a guest asks them, and the answers that the door gives."""
 
     def __init__(self) -> None:
-        self.questions: asyncio.Queue[Incoming] = asyncio.Queue()
+        self.questions: asyncio.Queue[Incoming] = asyncio.Queue(maxsize=16)
         self.answers: dict[int, asyncio.Future[Message]] = {}
 
     async def receive(self) -> Incoming:
