@@ -4,7 +4,7 @@
 #   make test          the whole suite          make test-fast   pure and wire tests
 #   make test-sglang   the suite of engines against a real SGLang server, on the CPU
 #   make test-connectors   environments of other projects, their packages as they come
-#   make test-clients  the TypeScript client on Node (needs npm)
+#   make test-clients  clients on Node and vendors' tokenizers, as npm has them (needs npm)
 #   make lint          style, types, layers     make format      rewrite the style
 #   make sim SEED=7    replay one simulation    make bench       ratios against rivals and floors
 #   make coverage      which lines ran          make clean       remove .venv and caches
@@ -79,7 +79,9 @@ test-connectors: $(DEV) $(CONNECTORS_READY)
 	done
 
 test-clients: $(DEV)
-	MILEPOST_NETWORK=1 $(BIN)/pytest tests/proc/test_guest_typescript.py
+	MILEPOST_NETWORK=1 $(BIN)/pytest tests/proc/test_guest_typescript.py \
+	  tests/proc/test_session_http_clients.py tests/unit/session/test_qwen3_real.py \
+	  tests/unit/session/test_real_tokenizers.py
 
 lint: $(DEV)
 	$(BIN)/ruff check
