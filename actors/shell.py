@@ -8,6 +8,7 @@ comes back as an event, so a handler always finishes and its assertions hold thr
 from __future__ import annotations
 
 import asyncio
+import time
 from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING
@@ -217,6 +218,8 @@ class Shell:
 
     def _decide(self, told: Told) -> None:
         core, event, now_s = self._core, told.event, self._hold.now_s()
+        # Taken before what it leads to is sent: whoever gets that has a later one.
+        at_s = time.time()
         effects: list[Effect] = []
         sent: list[SentMessage] = []
         # What it leads to carries its id; without one, what it follows from itself.
@@ -229,7 +232,7 @@ class Shell:
         except Exception as error:  # noqa: BLE001 - the one place where an actor's failure ends it
             failure = error
         self._cause = 0
-        self._recorder.record(told, now_s, effects, sent, failure)
+        self._recorder.record(told, now_s, at_s, effects, sent, failure)
         if failure is not None:
             self._fail(failure)
 

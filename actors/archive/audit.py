@@ -96,6 +96,8 @@ class _Auditor:
     index: IndexView | None = None
     is_whole: bool = True
     """Everything that the buffer ever wrote is here: what others speak of must be, too."""
+    may_lack: bool = False
+    """The buffer was killed: what it had not written by then is nowhere."""
     num_without_words: int = 0
     """Rows whose conversation was written down by the session, and is not here."""
 
@@ -144,6 +146,7 @@ class _Auditor:
         report.notes += chain.notes
         if writer == BUFFER:
             self.is_whole = not (chain.is_broken or chain.num_missed or removed)
+            self.may_lack = chain.was_killed
 
     def _hear(self, where: str, record: Record, head: Head) -> None:
         match head:
@@ -224,6 +227,14 @@ class _Auditor:
         for text in self.index.strangers():
             self.report.faults.append(Fault(contract=INDEX, text=text, where=INDEX_FILE))
         if not self.is_whole:
+            return
+        if self.may_lack:
+            missing = self.trained.keys() - self.rows
+            if missing:
+                self.report.notes.append(
+                    f"{len(missing)} rows were trained and are not in the archive: the buffer was "
+                    f"killed before it had written them"
+                )
             return
         for key, (where, _, told) in self.trained.items():
             if key not in self.rows:

@@ -54,6 +54,7 @@ class Chain:
             a closing record; empty: none is known to have.
         num_missed: records that were not written, by their own account.
         is_broken: something is gone that no record tells of.
+        was_killed: some life of it ended without a word; what it had not written is nowhere.
     """
 
     folder: Path
@@ -64,6 +65,7 @@ class Chain:
     num_records: int = 0
     num_missed: int = 0
     is_broken: bool = False
+    was_killed: bool = False
     last_run: str = ""
     """Run that its newest file is of."""
     _last: _Link | None = None
@@ -174,6 +176,7 @@ class Chain:
         self.last_run = head.run_id
         last = self._last
         if last is not None and not head.goes_on and last.kind is not Kind.CLOSED:
+            self.was_killed = True
             self.notes.append(f"{self.writer} was killed after its record {last.sequence}")
 
     def _end(self) -> None:
@@ -199,6 +202,7 @@ class Chain:
                 self.writer,
             )
         else:
+            self.was_killed = True
             self.notes.append(f"{self.writer} has no closing record: it runs, or was killed")
 
     def _break(self, contract: str, text: str, where: str, name: str = "") -> None:

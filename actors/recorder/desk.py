@@ -39,6 +39,7 @@ class RecorderDesk:
         self,
         told: Told,
         now_s: float,
+        at_s: float,
         effects: Sequence[Effect],
         sent: Sequence[SentMessage],
         failure: Exception | None,
@@ -55,6 +56,7 @@ class RecorderDesk:
             cause=told.cause,
             digest=told.digest,
             error=f"{type(failure).__name__}: {failure}" if failure is not None else "",
+            at_s=at_s,
         )
         if reason := anomaly_in(effects):
             self._loop.run_in_executor(None, _tell, self._recorder, reason, self._recorder.image())

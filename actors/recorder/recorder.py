@@ -121,7 +121,7 @@ class Recorder:
 
     # ---- a line ----------------------------------------------------------------------------
 
-    def record(
+    def record(  # noqa: PLR0913 - a line has as many parts
         self,
         event: Event | None,
         now_s: float,
@@ -132,6 +132,7 @@ class Recorder:
         cause: int = 0,
         digest: int = 0,
         error: str = "",
+        at_s: float | None = None,
     ) -> None:
         """One call of the core.
 
@@ -144,6 +145,7 @@ class Recorder:
             cause: id of the message that led to that one.
             digest: of the message, as it travelled.
             error: what it raised.
+            at_s: time of the day when it was told, before anything that it led to; None: now.
         """
         number = self._number
         sampled_s = time.thread_time() if number % SAMPLED_EACH == 0 else 0.0
@@ -159,7 +161,7 @@ class Recorder:
                 error = error or problem
         line = Line(
             number,
-            time.time(),
+            time.time() if at_s is None else at_s,
             now_s,
             kind,
             source,

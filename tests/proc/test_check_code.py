@@ -118,7 +118,7 @@ def test_each_way_not_to_fit_is_told_in_its_own_words() -> None:
             "user_needs:prompts",
             "importing user_needs raised ModuleNotFoundError: No module named 'no_such_package'",
         ),
-        ("user_odd:number", "user_odd:number([0.0, 1.0]) gave int"),
+        ("user_odd:number", "user_odd:number(an example) gave int"),
     ]
 
 

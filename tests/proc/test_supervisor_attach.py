@@ -77,7 +77,7 @@ def test_the_attached_commands_tell_the_state_of_the_run(tmp_path: Path) -> None
             assert "there are: " in refused.stderr
         objects = {
             ("queues", "--interval", "0.2"): {"queues"},
-            ("why",): {"run", "actors", "trouble"},
+            ("why",): {"run", "actors", "trouble", "missing"},
             ("stacks", "idle-0"): {"actor", "stacks"},
             ("tail", "idle-0", "--no-follow", "--lines", "0"): set(),
         }

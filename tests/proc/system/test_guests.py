@@ -58,7 +58,7 @@ def test_guests_alone_train_and_evaluate_and_one_of_them_may_die(
     run = launch(Start(tmp_path, checkpoint, steps=STEPS, more=NO_AGENTS))
     run.until("all actors are ready")
     first = join(run, guests)
-    run.until("version 0 ")
+    run.until("version 0: ")
     second = join(run, guests)
     run.until("step 1")
     first.kill()

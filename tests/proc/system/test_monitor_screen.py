@@ -39,12 +39,13 @@ def test_a_person_watches_a_run_from_its_first_steps_to_its_end(
         )
         assert "not measured" in shown, "no routes are replayed in this run"
         assert len(shown.splitlines()) == 24
-        terminal.resize(120, 40)
+        terminal.type("q")
+        terminal.until("left with 0")
+    # Late, and in a larger window.
+    with Terminal(command, (120, 40), environment(tmp_path)) as terminal:
         terminal.until("── success", "── weight versions", "── events", "version 6: held-out")
-        terminal.type("Enter")
-        terminal.until("trainer-0  ended", "groups_trained", "── facts")
         terminal.type("u")
-        terminal.until("queue", "peak", "esc back")
+        terminal.until("queue", "esc back")
         terminal.type("?")
         terminal.until("Everything is read only")
         terminal.type("q")

@@ -13,6 +13,7 @@ import xxhash
 
 from milepost.actors.arrays import to_bulk
 from milepost.actors.seal import sealed
+from milepost.actors.session.text.sources import hash_of_sources
 from milepost.messages.buffer import Batch
 from milepost.messages.shared import (
     FinishReason,
@@ -26,7 +27,8 @@ from milepost.messages.trajectory import Certificate, Provenance, Trajectory, Tu
 VOCABULARY = 48
 TOKENIZER = "{}"
 """Text of the tokenizer.json of the tiny models."""
-TEMPLATE_HASH = "7e47"
+TEMPLATE = "{{ messages }}"
+TEMPLATE_HASH = hash_of_sources({"default": TEMPLATE})
 TOKENIZER_HASH = xxhash.xxh3_128_hexdigest(TOKENIZER.encode())
 
 
@@ -205,5 +207,5 @@ def write_model(folder: Path, *, seed: int = 0, architecture: str = "qwen3", **s
             torch.nn.init.normal_(parameter, std=0.3) if parameter.ndim > 1 else None
     model.save_pretrained(folder)
     (folder / "tokenizer.json").write_text(TOKENIZER, encoding="utf-8")
-    (folder / "chat_template.jinja").write_text("{{ messages }}", encoding="utf-8")
+    (folder / "chat_template.jinja").write_text(TEMPLATE, encoding="utf-8")
     return folder

@@ -118,7 +118,7 @@ MUTANTS: dict[str, tuple[Callable[[], Trajectory], str]] = {
     ),
     "another chat template": (
         lambda: certified(template_hash="dead"),
-        "C1.*chat template dead, the model's is 7e47",
+        f"C1.*chat template dead, the model's is {TEMPLATE_HASH}",
     ),
     "log-probs of another length": (
         lambda: changed(logprobs=to_bulk(np.zeros(14, np.float32))),
