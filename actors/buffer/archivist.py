@@ -75,7 +75,7 @@ class ArchivedBuffer:
         """The one door of the core."""
         members: list[Rows] = []
         if isinstance(event, Received):
-            event, members = _without_conversations(event)
+            event, members = without_conversations(event)
         effects = self.core.handle(event, now_s)
         if isinstance(event, Received):
             self._came(members, event.source)
@@ -194,7 +194,7 @@ def lost_before(known: Known, *, kept: Collection[str]) -> Iterator[Said]:
         yield Judged(group_id=name, keys=tuple(each), verdict=Verdict.DROPPED, reason=LOST), None
 
 
-def _without_conversations(event: Received) -> tuple[Received, list[Rows]]:
+def without_conversations(event: Received) -> tuple[Received, list[Rows]]:
     """The event as the core gets it, and the trajectories that it brings, as they came."""
     match event.message:
         case TrajectoryFinished() as message:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from milepost.actors.effects import Received
 from milepost.actors.recorder.replay.tape import ReplayRefused
 
 if TYPE_CHECKING:
-    from milepost.actors.effects import Core
+    from milepost.actors.effects import Core, Effect, Event
     from milepost.configs.spec import ActorSpec
 
 
@@ -67,7 +69,32 @@ def _buffer(spec: ActorSpec) -> Core:
 
     _refuse_recovered(spec)
     settings = BufferSettings.of(spec.topology)
-    return Buffer.of(settings, Fates(settings.checkpoints_named), ())
+    return _AsArchived(Buffer.of(settings, Fates(settings.checkpoints_named), ()))
+
+
+@dataclass(frozen=True, slots=True)
+class _AsArchived:
+    """The buffer behind its archive, which keeps the conversations of rows to itself."""
+
+    core: Core
+
+    def start(self, now_s: float) -> list[Effect]:
+        return self.core.start(now_s)
+
+    def handle(self, event: Event, now_s: float) -> list[Effect]:
+        from milepost.actors.buffer.archivist import without_conversations
+
+        bare = without_conversations(event)[0] if isinstance(event, Received) else event
+        return self.core.handle(bare, now_s)
+
+    def validate(self) -> None:
+        self.core.validate()
+
+    def statistics(self) -> dict[str, object]:
+        return self.core.statistics()
+
+    def working_on(self) -> str:
+        return self.core.working_on()
 
 
 def _rollout(spec: ActorSpec) -> Core:

@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from unit.buffer.kit import Play, settings
+from unit.buffer.kit import Play, row, settings
 from unit.recorder.test_recorder import spec
 
 from milepost.actors.buffer.core import Buffer
 from milepost.actors.buffer.marks import Fates
+from milepost.actors.buffer.work import KeepGroup
 from milepost.actors.effects import Effect, Event, Received, Reply, Tell
 from milepost.actors.recorder.content import content_of, value_of
 from milepost.actors.recorder.payloads import read_payloads
@@ -22,9 +23,12 @@ from milepost.actors.recorder.recorder import FOLDER, Recorder
 from milepost.actors.recorder.replay.cores import make_core
 from milepost.actors.recorder.replay.playing import play
 from milepost.actors.recorder.replay.tape import ReplayRefused, Tape, Until
+from milepost.configs.actors import BufferConfig
 from milepost.configs.dump import dump_topology, topology_hash
 from milepost.configs.spec import ActorSpec
-from milepost.messages.buffer import Batch, StepTrained
+from milepost.configs.topology import ActorsConfig
+from milepost.messages.buffer import Batch, GroupOpened, StepTrained, TrajectoryFinished
+from milepost.messages.bulk import Bulk
 from milepost.messages.rollout import GroupStored
 
 
@@ -213,3 +217,19 @@ def test_actors_whose_first_state_is_not_recorded_are_refused(tmp_path: Path) ->
 
 def _hashed(given: ActorSpec, **changed: Any) -> ActorSpec:
     return replace(given, topology_hash=topology_hash(given.topology), **changed)
+
+
+def test_a_replayed_buffer_sees_rows_as_the_core_behind_an_archive_does(tmp_path: Path) -> None:
+    """Conversations arrive and are recorded; the archive alone has them, the journal has not."""
+    plain = spec(tmp_path, payloads=True)
+    topology = replace(plain.topology, actors=ActorsConfig(buffer=BufferConfig()))
+    core = make_core(replace(plain, topology=topology))
+    text = Bulk("uint8", (2,), b"{}")
+    effects = core.handle(
+        Received("rollout", GroupOpened(group_id="g", prompt_id="p", size=2)), 0.0
+    )
+    for member in range(2):
+        told = replace(row(f"g.{member}", 0, reward=float(member)), conversation=text)
+        effects += core.handle(Received("session-0", TrajectoryFinished(trajectory=told)), 1.0)
+    (kept,) = (effect for effect in effects if isinstance(effect, KeepGroup))
+    assert [each.conversation for each in kept.group.trajectories] == [None, None]
