@@ -32,7 +32,9 @@ class Terminal:
     ) -> None:
         self._command = command
         self._size = size
-        self._environment = environment
+        # Whoever runs the tests may have told a size; this terminal has its own.
+        hidden = ("COLUMNS", "LINES")
+        self._environment = {key: x for key, x in environment.items() if key not in hidden}
         # Socket paths are short, temporary folders of tests are not.
         self._folder = Path(tempfile.mkdtemp(prefix="mt", dir="/tmp"))
         self._output = -1
@@ -62,7 +64,7 @@ class Terminal:
         server = ["tmux", "-f", "/dev/null", "-S", str(self._folder / "tmux")]
         done = subprocess.run(
             [*server, *words],
-            env={**(environment or os.environ), "TERM": "xterm-256color"},
+            env={**(environment or self._environment), "TERM": "xterm-256color"},
             capture_output=True,
             text=True,
             timeout=DEADLINE_S,

@@ -125,12 +125,12 @@ def check_publications(scene: Scene, final: dict[str, NDArray[np.float32]]) -> N
     ]
     ready = scene.of(VersionReady)[-1]
     assert len(ready.probe_rows) == len(ready.probe_logprobs) > 0
-    hasher = xxhash.xxh3_128()
-    arrived = {}
+    hashed, arrived = {}, {}
     for bucket in [each for each in scene.of(BucketReady) if each.version == 2]:
         for name, tensor in zip(bucket.names, bucket.tensors, strict=True):
-            hasher.update(name.encode() + bytes(tensor.data))
+            hashed[name] = name.encode() + bytes(tensor.data)
             arrived[name] = from_bulk(tensor)
-    assert hasher.hexdigest() == ready.digest
+    whole = b"".join(hashed[spec.name] for spec in ready.tensors)
+    assert xxhash.xxh3_128_hexdigest(whole) == ready.digest
     assert arrived.keys() == final.keys()
     assert all(np.array_equal(arrived[name], final[name]) for name in final)

@@ -14,7 +14,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
+from msgspec.structs import replace
 
+from milepost.actors.seal import sealed
 from milepost.configs.actors import BufferConfig, PublisherConfig, RolloutConfig, TrainerConfig
 from milepost.configs.run import AlgorithmConfig, ModelConfig, RunConfig
 from milepost.configs.spec import ActorSpec, Address
@@ -41,11 +43,24 @@ from milepost.messages.supervisor import (
     WorkFinished,
 )
 from milepost.messages.trainer import VersionPublished
+from milepost.messages.trajectory import Trajectory
 
 Kind = TypeVar("Kind")
 
 PEERS = ("supervisor", "buffer", "publisher", "rollout")
 ASK_S = 60.0
+
+
+def with_digests(row: Trajectory, digests: dict[int, str]) -> Trajectory:
+    """The row, as engines with these weights would have given it."""
+    turns = tuple(
+        replace(
+            turn,
+            weights=tuple(replace(used, digest=digests[used.version]) for used in turn.weights),
+        )
+        for turn in row.turns
+    )
+    return sealed(replace(row, turns=turns))
 
 
 @dataclass
@@ -59,6 +74,7 @@ class Scene:
     processes: list[asyncio.subprocess.Process] = field(default_factory=list)
     heard: list[Message] = field(default_factory=list)
     facts: dict[str, dict[str, Any]] = field(default_factory=dict)
+    _parked: list[tuple[Bus, Incoming, BatchRequested]] = field(default_factory=list)
     _news: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def serve(self, name: str) -> None:
@@ -80,11 +96,12 @@ class Scene:
                     for rank in self.ranks:
                         bus.tell(rank, Begin(), deadline_s=ASK_S)
             case BatchRequested():
-                if (answer := self.batch(message)) is not None:
-                    bus.reply(incoming, answer)
+                self._parked.append((bus, incoming, message))
+                self._answer_batches()
             case VersionReady() | BucketReady():
                 self.heard.append(message)
                 self._publish(bus)
+                self._answer_batches()
             case StepTrained() | GroupsRefused() | CheckpointSaved():
                 if name == "buffer":
                     self.heard.append(message)
@@ -94,6 +111,16 @@ class Scene:
                 pass
             case _:
                 raise AssertionError(f"{name} was told {message}")
+
+    def _answer_batches(self) -> None:
+        """Rows were sampled by the version of their step, with the weights that were made."""
+        digests = {each.version: each.digest for each in self.of(VersionReady)}
+        for parked in [each for each in self._parked if each[2].step in digests]:
+            self._parked.remove(parked)
+            bus, incoming, message = parked
+            if (batch := self.batch(message)) is not None:
+                rows = tuple(with_digests(each, digests) for each in batch.trajectories)
+                bus.reply(incoming, replace(batch, trajectories=rows))
 
     def _publish(self, bus: Bus) -> None:
         """A version is published as soon as it is here whole."""

@@ -17,6 +17,8 @@ from milepost.actors.archive.reader import Archive, Query
 pytestmark = pytest.mark.timeout(600)
 STEPS = 4
 HELD = "proc.system.agents:Held"
+NO_ARCHIVE = 2
+"""Exit code."""
 
 
 def audited(start: Start) -> subprocess.CompletedProcess[str]:
@@ -42,6 +44,8 @@ def test_a_killed_buffer_leaves_an_archive_that_goes_on(
     start = Start(tmp_path, checkpoint, steps=STEPS, agent=HELD, options={"hold_from": 2 * GROUPS})
     run = launch(start)
     run.until(f"step 2/{STEPS}")
+    # It writes twice a second, and steps can be quicker: it shall not die before its first word.
+    assert any(audited(start).returncode != NO_ARCHIVE for _ in range(100))
     run.kill("buffer")
     assert run.end() == 1, run.text
     early = audited(start)
