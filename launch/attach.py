@@ -88,6 +88,16 @@ def take_run(arguments: argparse.Namespace, words: list[str]) -> list[str]:
     return words
 
 
+def add_actor_words(parser: argparse.ArgumentParser) -> None:
+    """[RUN] [ACTOR ...], which `take_run` takes apart."""
+    parser.add_argument(
+        "words",
+        nargs="*",
+        metavar="ACTOR",
+        help="process names; the run's folder may come first",
+    )
+
+
 def find_run(named: Path | None) -> Run:
     """The run that is meant.
 

@@ -2,11 +2,28 @@
 
 from __future__ import annotations
 
+import argparse
+import math
 from collections.abc import Sequence
 from typing import Any
 
 from milepost.configs.problem import ConfigError, Problem
 from milepost.configs.read import parse_value
+
+
+def seconds_above_0(text: str) -> float:
+    """A type of arguments: more than no time, less than for ever.
+
+    Raises:
+        ArgumentTypeError: it is no such number.
+    """
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 < value < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds above 0")
+    return value
 
 
 def read_options(words: Sequence[str]) -> dict[str, Any]:

@@ -72,7 +72,11 @@ class DistantDoor:
             listen_fd=self.listener.detach(),
         )
         path = run_folder / PRIVATE / TICKET
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(msgspec.json.encode(self.ticket))
+        try:
+            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(msgspec.json.encode(self.ticket))
+        except OSError:
+            await door.close()
+            raise
         return door

@@ -104,9 +104,7 @@ class Family:
         self._disk = ThreadPoolExecutor(1, thread_name_prefix="registry")
         self._processes: dict[str, Process] = {}
         self._timers: list[asyncio.TimerHandle] = []
-        self.holdings = Holdings(
-            self._disk, self._write_down, self._registry.append, desk.tell_people
-        )
+        self.holdings = Holdings(self._write_down, desk.tell_people)
         self._topology_hash = topology_hash(facts.topology)
 
     # ---- children ------------------------------------------------------------------------

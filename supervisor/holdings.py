@@ -10,37 +10,36 @@ import asyncio
 import subprocess
 import time
 from collections.abc import Callable
-from concurrent.futures import Executor
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
 from milepost.messages.supervisor import ResourceReleased, ResourceTaken
 
 RELEASE_S: Final = 30.0
+RELEASES_AT_ONCE: Final = 4
 
 
 class Holdings:
     """Everything that is held now, by name.
 
     Args:
-        disk: the one thread that writes the registry; commands run there, too.
         write_down: appends a record to the registry, from the event loop.
-        append: the same, blocking, from the thread.
         report: takes the kind and the text of an event for people.
     """
 
     def __init__(
         self,
-        disk: Executor,
         write_down: Callable[[dict[str, Any]], None],
-        append: Callable[[dict[str, Any]], None],
         report: Callable[[str, str], None],
     ) -> None:
-        self._disk = disk
         self._write_down = write_down
-        self._append = append
         self._report = report
         self._held: dict[str, ResourceTaken] = {}
         self._leases: dict[str, asyncio.TimerHandle] = {}
+        # Apart from the thread of the registry: a new process is written down at once, whatever
+        # hangs here.
+        self._hands = ThreadPoolExecutor(RELEASES_AT_ONCE, thread_name_prefix="release")
+        self._is_closed = False
 
     def take(self, message: ResourceTaken) -> None:
         """It is held from now on; said again, its lease begins again."""
@@ -72,7 +71,9 @@ class Holdings:
             self._give_back(name)
 
     def close(self) -> None:
-        """Leases end no more; what is held is in the registry."""
+        """Leases end no more; what is held, or being given back, is in the registry."""
+        self._is_closed = True
+        self._hands.shutdown(wait=False, cancel_futures=True)
         for name in list(self._leases):
             self._end_lease(name)
 
@@ -88,14 +89,28 @@ class Holdings:
 
     def _give_back(self, name: str) -> None:
         self._end_lease(name)
-        self._disk.submit(self._run, name, self._held.pop(name).release)
+        held = self._held.pop(name)
+        loop = asyncio.get_running_loop()
+        loop.run_in_executor(self._hands, _run, held.release).add_done_callback(
+            lambda done: self._given_back(held, "cancelled" if done.cancelled() else done.result())
+        )
 
-    def _run(self, name: str, argv: list[str]) -> None:
-        """What fails stays in the registry, and is tried again at the end of the run."""
-        try:
-            subprocess.run(
-                argv, check=True, stdin=subprocess.DEVNULL, capture_output=True, timeout=RELEASE_S
-            )
-        except (OSError, subprocess.SubprocessError):
-            return
-        self._append({"kind": "released", "name": name})
+    def _given_back(self, held: ResourceTaken, problem: str) -> None:
+        if self._is_closed or held.name in self._held:
+            return  # the reaper has it, or somebody took it again meanwhile
+        if problem:
+            text = f"{held.name} of {held.actor} is not given back ({problem}), the end will be"
+            self._report("not_given_back", f"{text} another try")
+        else:
+            self._write_down({"kind": "released", "name": held.name})
+
+
+def _run(argv: list[str]) -> str:
+    """Why it failed; what fails stays in the registry, and is tried again at the run's end."""
+    try:
+        subprocess.run(
+            argv, check=True, stdin=subprocess.DEVNULL, capture_output=True, timeout=RELEASE_S
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        return str(error)
+    return ""

@@ -12,12 +12,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from enum import StrEnum
 from hashlib import blake2b
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 import msgspec
 import zstandard
 from msgspec import Struct
 
+from milepost.actors.bulk_hooks import decode_bulk, encode_bulk
 from milepost.actors.journal import HEADER, frame
 from milepost.actors.seal import seal_of
 from milepost.messages.bulk import Bulk
@@ -226,24 +227,12 @@ HEADS: Final[dict[Kind, type[Head]]] = {
 KINDS: Final[dict[type[Head], Kind]] = {head: kind for kind, head in HEADS.items()}
 
 
-def _encode_bulk(value: Any) -> Any:
-    if isinstance(value, Bulk):
-        return {"dtype": value.dtype, "shape": value.shape, "data": value.data}
-    raise NotImplementedError(f"a record holds a {type(value).__name__}, which no archive can")
-
-
-def _decode_bulk(kind: type, value: Any) -> Any:
-    if kind is Bulk:
-        return Bulk(value["dtype"], tuple(value["shape"]), value["data"])
-    raise NotImplementedError(f"a record holds a {kind.__name__}, which no archive can")
-
-
-encode: Final = msgspec.msgpack.Encoder(enc_hook=_encode_bulk).encode
+encode: Final = msgspec.msgpack.Encoder(enc_hook=encode_bulk).encode
 """msgpack of a head or a body; arrays are maps of dtype, shape and data."""
 _records: Final = msgspec.msgpack.Decoder(Record)
 _heads: Final = {kind: msgspec.msgpack.Decoder(head) for kind, head in HEADS.items()}
-_arrived: Final = msgspec.msgpack.Decoder(ArrivedBody, dec_hook=_decode_bulk)
-_trained: Final = msgspec.msgpack.Decoder(TrainedBody, dec_hook=_decode_bulk)
+_arrived: Final = msgspec.msgpack.Decoder(ArrivedBody, dec_hook=decode_bulk)
+_trained: Final = msgspec.msgpack.Decoder(TrainedBody, dec_hook=decode_bulk)
 _NO_BODY: Final = (msgspec.MsgspecError, ValueError, KeyError, TypeError)
 _conversations: Final = msgspec.json.Decoder(Conversation)
 

@@ -133,11 +133,11 @@ class ArchiveWriter:
         file = SegmentFile(path)
         try:
             file.append((record,))
+            self._end_file()
         except OSError:
             file.close()
             path.unlink()
             raise
-        self._end_file()
         self._file = file
         self._segments.append(Segment(number, path))
         self._follow((record,), file.size)
@@ -205,7 +205,9 @@ class ArchiveWriter:
     def unlink(self, removed: Removed) -> None:
         """Remove these files."""
         for _ in removed.segments:
-            self._segments.popleft().path.unlink(missing_ok=True)
+            # Counted as long as it is there: what cannot be removed now is tried again.
+            self._segments[0].path.unlink(missing_ok=True)
+            self._segments.popleft()
 
     def close(self, missed: int = 0) -> None:
         """End the chain in order: write how much is missing, sync, close.

@@ -15,7 +15,7 @@ synced to disk before a checkpoint counts (survives a power cut).
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 import zstandard
@@ -30,8 +30,8 @@ from milepost.actors.buffer.marks import (
     decode_mark,
     encode_mark,
 )
+from milepost.actors.bulk_hooks import decode_bulk, encode_bulk
 from milepost.actors.journal import JournalFile, read_records, replace_file
-from milepost.messages.bulk import Bulk
 from milepost.messages.trajectory import Trajectory
 
 ZSTD_LEVEL: Final = 1
@@ -46,20 +46,8 @@ class _Kept(msgspec.Struct, frozen=True, kw_only=True):
     trajectories: tuple[Trajectory, ...]
 
 
-def _encode_bulk(value: Any) -> Any:
-    if isinstance(value, Bulk):
-        return {"dtype": value.dtype, "shape": value.shape, "data": bytes(value.data)}
-    raise NotImplementedError(f"a trajectory holds a {type(value).__name__}, which no journal can")
-
-
-def _decode_bulk(kind: type, value: Any) -> Any:
-    if kind is Bulk:
-        return Bulk(value["dtype"], tuple(value["shape"]), value["data"])
-    raise NotImplementedError(f"a trajectory holds a {kind.__name__}, which no journal can")
-
-
-_encoder = msgspec.msgpack.Encoder(enc_hook=_encode_bulk)
-_decoder = msgspec.msgpack.Decoder(_Kept, dec_hook=_decode_bulk)
+_encoder = msgspec.msgpack.Encoder(enc_hook=encode_bulk)
+_decoder = msgspec.msgpack.Decoder(_Kept, dec_hook=decode_bulk)
 
 
 def encode_group(group: StoredGroup) -> bytes:

@@ -15,6 +15,7 @@ import sys
 
 from milepost.configs.problem import ConfigError, Problem
 from milepost.launch.attach import (
+    add_actor_words,
     add_run_arguments,
     ask_once,
     attached,
@@ -27,12 +28,7 @@ from milepost.launch.exits import Exit
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """[RUN] [ACTOR ...], --seconds, --run and --json."""
-    parser.add_argument(
-        "words",
-        nargs="*",
-        metavar="ACTOR",
-        help="process names; the run's folder may come first",
-    )
+    add_actor_words(parser)
     parser.add_argument(
         "--seconds", type=int, default=0, metavar="N", help="default: as long as may be"
     )

@@ -12,6 +12,7 @@ import sys
 
 from milepost.configs.problem import ConfigError, Problem
 from milepost.launch.attach import (
+    add_actor_words,
     add_run_arguments,
     ask_once,
     attached,
@@ -24,12 +25,7 @@ from milepost.launch.exits import Exit
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """[RUN] [ACTOR], --reason, --run and --json."""
-    parser.add_argument(
-        "words",
-        nargs="*",
-        metavar="ACTOR",
-        help="one process name; the run's folder may come first",
-    )
+    add_actor_words(parser)
     parser.add_argument("--reason", default="milepost pin", help="written into the file")
     add_run_arguments(parser)
 

@@ -26,6 +26,7 @@ from msgspec import Struct, structs
 
 from milepost.launch.attach import Client, add_run_arguments, attached, find_run, print_json
 from milepost.launch.exits import Exit
+from milepost.launch.options import seconds_above_0
 from milepost.launch.tables import LEFT, RIGHT, seconds, table
 from milepost.launch.watching import add_watch_argument, watch
 from milepost.messages.supervisor import Snapshot, SnapshotRequested
@@ -59,7 +60,9 @@ class Queue(Struct, frozen=True):
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """--interval, --run and --json."""
-    parser.add_argument("--interval", type=float, default=2.0, help="seconds between the looks")
+    parser.add_argument(
+        "--interval", type=seconds_above_0, default=2.0, help="seconds between the looks"
+    )
     add_watch_argument(parser)
     add_run_arguments(parser)
 

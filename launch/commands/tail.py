@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import sys
 from typing import Final
 
 import msgspec
 
 from milepost.launch.attach import Client, Unreachable, add_run_arguments, attached, find_run
 from milepost.launch.exits import Exit
+from milepost.launch.visible import visible_line
 
 POLL_S: Final = 0.3
 JSON_LOGS: Final = frozenset({"events", "metrics"})
@@ -66,4 +68,5 @@ def _print(lines: list[str], arguments: argparse.Namespace) -> None:
         if arguments.json and arguments.log not in JSON_LOGS:
             print(msgspec.json.encode({"log": arguments.log, "line": line}).decode(), flush=True)
         else:
-            print(line, flush=True)
+            # A file is given as it is; a terminal would obey what a model wrote into a log.
+            print(visible_line(line) if sys.stdout.isatty() else line, flush=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 
 from milepost.launch.attach import (
+    add_actor_words,
     add_run_arguments,
     ask_once,
     attached,
@@ -20,12 +21,7 @@ from milepost.launch.exits import Exit
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """[RUN] [ACTOR ...], --run and --json."""
-    parser.add_argument(
-        "words",
-        nargs="*",
-        metavar="ACTOR",
-        help="process names; the run's folder may come first",
-    )
+    add_actor_words(parser)
     add_run_arguments(parser)
 
 

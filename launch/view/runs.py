@@ -107,9 +107,12 @@ class Runs:
         """Of the folders that hold a run, the one that began last first."""
         if self.is_one:
             return [self.folder.name]
-        found = [path for path in self.folder.iterdir() if (path / TOPOLOGY).is_file()]
-        found.sort(key=lambda path: (path / TOPOLOGY).stat().st_mtime_ns, reverse=True)
-        return [path.name for path in found]
+        found: list[tuple[int, str]] = []
+        for path in self.folder.iterdir():
+            # One that is removed while we look is none.
+            with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+                found.append(((path / TOPOLOGY).stat().st_mtime_ns, path.name))
+        return [name for _, name in sorted(found, reverse=True)]
 
     def open(self, name: str) -> OpenRun:
         """The run of this name, which is compared with those that there are, never walked to.
@@ -134,10 +137,13 @@ class Runs:
         if len(self._listed) > LISTED_MAX:
             self._listed.popitem(last=False)
         try:
-            topology = files.topology
-        except ConfigError as error:
+            return self._line(name, folder, files)
+        except (ConfigError, OSError, ValueError, KeyError, TypeError) as error:
+            # What somebody else wrote there must not hide the other runs.
             return _unread(name, str(error))
-        summary = files.summary
+
+    def _line(self, name: str, folder: Path, files: RunFiles) -> RunLine:
+        topology, summary = files.topology, files.summary
         last = _last_metrics(folder / "metrics.jsonl")
         success = topology.data.success_metric if topology.data else "solved"
         return RunLine(

@@ -219,7 +219,8 @@ class Site:
                 return self._problem(HTTPStatus.NOT_FOUND, str(error.args[0]))
             except (NoSuchRun, NotThere) as error:
                 return self._problem(HTTPStatus.NOT_FOUND, str(error))
-            except (ConfigError, RecordDamaged) as error:
+            except (ConfigError, RecordDamaged, OSError, ValueError) as error:
+                # A run may be removed, or written by somebody else, while it is looked at.
                 return self._problem(HTTPStatus.INTERNAL_SERVER_ERROR, str(error))
 
         return show

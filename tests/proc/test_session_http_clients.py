@@ -7,6 +7,7 @@ network.
 from __future__ import annotations
 
 import asyncio
+import importlib
 import json
 import os
 import shutil
@@ -49,7 +50,7 @@ def tokenizer(tmp_path: Path, scene: Scene) -> Tokenizer:
 
 async def opened(scene: Scene) -> str:
     """Address of a new session."""
-    aiohttp = pytest.importorskip("aiohttp")
+    aiohttp = importlib.import_module("aiohttp")
     url = scene.facts["http"]
     async with aiohttp.ClientSession() as client, client.post(f"{url}/sessions") as response:
         return f"{url}/sessions/{(await response.json())['session_id']}"
@@ -59,7 +60,7 @@ async def test_openai_chats_streams_and_is_told_what_it_cannot_have(
     scene: Scene, tokenizer: Tokenizer
 ) -> None:
     """Tools in parallel, reasoning, a stream, and an error that names its field."""
-    openai: Any = pytest.importorskip("openai")
+    openai: Any = importlib.import_module("openai")
     saying(scene, tokenizer, *SAID)
     address = await opened(scene)
     client = openai.AsyncOpenAI(base_url=f"{address}/v1", api_key="x", timeout=DEADLINE_S)
@@ -90,7 +91,7 @@ async def test_openai_responses_go_on_with_their_own_items(
     scene: Scene, tokenizer: Tokenizer
 ) -> None:
     """The client keeps the items: what it sends back must be the stored conversation."""
-    openai: Any = pytest.importorskip("openai")
+    openai: Any = importlib.import_module("openai")
     saying(scene, tokenizer, *SAID)
     address = await opened(scene)
     client = openai.AsyncOpenAI(base_url=f"{address}/v1", api_key="x", timeout=DEADLINE_S)
@@ -116,7 +117,7 @@ async def test_openai_responses_go_on_with_their_own_items(
 async def test_openai_responses_go_on_by_their_id_alone(scene: Scene, tokenizer: Tokenizer) -> None:
     """The session has the history: the same prompt, sampled from the same row, as with all items.
     Whoever forks from an earlier response is told that a linear session cannot."""
-    openai: Any = pytest.importorskip("openai")
+    openai: Any = importlib.import_module("openai")
     asked = saying(scene, tokenizer, CALL, "cat", "dog")
     address = await opened(scene)
     client = openai.AsyncOpenAI(base_url=f"{address}/v1", api_key="x", timeout=DEADLINE_S)
@@ -147,7 +148,7 @@ async def test_anthropic_uses_tools_thinks_streams_and_counts(
     scene: Scene, tokenizer: Tokenizer
 ) -> None:
     """Parsed arguments come back, and are still the history that was sampled."""
-    anthropic: Any = pytest.importorskip("anthropic")
+    anthropic: Any = importlib.import_module("anthropic")
     asked = saying(scene, tokenizer, *SAID)
     client = anthropic.AsyncAnthropic(base_url=await opened(scene), api_key="x", timeout=DEADLINE_S)
     tools = [{"name": FUNCTION["name"], "input_schema": FUNCTION["parameters"]}]

@@ -17,6 +17,10 @@ from collections.abc import Iterable
 TRIES = 50
 PAUSE_S = 0.1
 """What still dies in a folder may hold it for a moment."""
+COMMAND_S = 30.0
+"""One that hangs must not keep the others from being given back."""
+UNABLE = 127
+"""Exit code, as of a shell, of a command that cannot be started or does not end."""
 
 
 def left(lines: Iterable[str]) -> dict[str, list[str]]:
@@ -42,7 +46,10 @@ def give_back(command: list[str]) -> int:
     """Run the command until it succeeds, or has failed too often; its last exit code."""
     code = 0
     for _ in range(TRIES):
-        code = subprocess.run(command, check=False).returncode
+        try:
+            code = subprocess.run(command, check=False, timeout=COMMAND_S).returncode
+        except (OSError, subprocess.TimeoutExpired):
+            return UNABLE
         if code == 0:
             break
         time.sleep(PAUSE_S)

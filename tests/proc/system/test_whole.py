@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 from pathlib import Path
 
@@ -85,7 +86,7 @@ def check_account(run: SystemRun) -> None:
 
 def check_tensorboard(run: SystemRun) -> None:
     """The trainer's metrics once more, under the same steps."""
-    events = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    events = importlib.import_module("tensorboard.backend.event_processing.event_accumulator")
     board = events.EventAccumulator(str(run.folder / "tensorboard"))
     board.Reload()
     for name in ("train/lr-pg_0", "rollout/raw_reward"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from milepost.actors.agent.sandbox import keeper
 from milepost.actors.agent.sandbox.keeper import give_back, left
 
 TAKE = '["take", "{0}", ["rm", "-rf", "--", "/tmp/{0}"]]\n'
@@ -26,3 +27,11 @@ def test_words_of_no_lease_are_a_mistake_of_ours() -> None:
 
 def test_a_command_that_works_is_run_once() -> None:
     assert give_back(["true"]) == 0
+
+
+@pytest.mark.parametrize("command", [["/no/such/program"], ["sleep", "86396.5"]])
+def test_a_command_that_cannot_be_run_or_hangs_does_not_hold_up_the_others(
+    command: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keeper, "COMMAND_S", 0.05)
+    assert give_back(command) == keeper.UNABLE

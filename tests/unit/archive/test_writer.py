@@ -81,6 +81,27 @@ def test_the_oldest_files_go_and_a_record_says_so(tmp_path: Path) -> None:
         assert archive.count(Query(text="g0.0")) == 0
 
 
+def test_a_file_that_cannot_be_removed_is_counted_and_tried_again(tmp_path: Path) -> None:
+    """Else the archive outgrows its bound by a file that nobody knows of any more."""
+    writer = ArchiveWriter(author(tmp_path), segment_bytes_max=4000)
+    for number in range(12):
+        writer.write([came(row(f"g{number}.0"))])
+    removed = writer.oldest(1)
+    assert removed is not None
+    (number, path), *_ = segments_of(tmp_path / "archive" / "buffer")
+    assert removed.segments == (number,)
+    before = writer.num_bytes
+    path.rename(tmp_path / "away")
+    path.mkdir()
+    with pytest.raises(OSError, match=str(path)):
+        writer.unlink(removed)
+    assert writer.num_bytes == before
+    path.rmdir()
+    writer.unlink(removed)
+    assert writer.num_bytes < before
+    writer.close()
+
+
 def test_a_full_disk_leaves_the_file_as_it_was(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

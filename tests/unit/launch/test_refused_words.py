@@ -9,7 +9,7 @@ from types import ModuleType
 import pytest
 
 from milepost.configs.problem import ConfigError
-from milepost.launch.commands import freeze, pin, prometheus
+from milepost.launch.commands import freeze, pin, prometheus, queues
 from milepost.launch.exits import Exit
 
 
@@ -42,3 +42,10 @@ def test_a_port_that_there_is_not_is_refused_without_a_traceback(
 ) -> None:
     assert prometheus.run(parsed(prometheus, "--listen", "127.0.0.1:99999")) == Exit.REFUSED
     assert "99999 is no port" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("text", ["nan", "inf", "0", "-1", "soon"])
+def test_a_pause_that_is_no_time_is_refused(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        parsed(queues, f"--interval={text}")
+    assert f"'{text}' is no number of seconds above 0" in capsys.readouterr().err

@@ -36,18 +36,21 @@ def test_a_folder_of_runs_lists_each_by_how_it_stands(tmp_path: Path, links: Lin
     (killed / "summary.json").unlink()
     broken = shelf.copy("lookup-4")
     (broken / "topology.toml").write_text("[run\n")
+    strange = shelf.copy("lookup-5")
+    (strange / "summary.json").write_text("[1, 2]")
     (shelf.folder / "no run").mkdir()
-    for at, folder in enumerate((shelf.run, failed, killed, broken)):
+    for at, folder in enumerate((shelf.run, failed, killed, broken, strange)):
         os.utime(folder / "topology.toml", (at, at))
     lines = runs_page(Runs(shelf.folder), 1, links)["runs"]
     assert [(line.name, line.state) for line in lines] == [
+        ("lookup-5", "unreadable"),
         ("lookup-4", "unreadable"),
         ("lookup-3", "killed"),
         ("lookup-2", "failed"),
         ("lookup-1", "done"),
     ]
-    assert "topology.toml" in lines[0].problem
-    assert (lines[3].step, lines[3].steps, lines[3].took_s) == (STEPS, STEPS, 32.6)
+    assert "topology.toml" in lines[1].problem
+    assert (lines[4].step, lines[4].steps, lines[4].took_s) == (STEPS, STEPS, 32.6)
     assert lines[3].reward == pytest.approx(lines[3].success, abs=0.05)
 
 
