@@ -80,6 +80,8 @@ def test_one_object_says_all_of_a_run_that_goes_on_and_of_one_that_has_ended(
     tmp_path: Path,
 ) -> None:
     with going_on(tmp_path) as run:
+        # Seconds of steps, so that the worker's word of its links is younger than their first use.
+        run.until("step 80")
         for phase in ("running", "stopped"):
             done = subprocess.run(
                 words(run, "--json"), capture_output=True, text=True, env=environment(), check=False
