@@ -211,7 +211,8 @@ class Trainer:
             self.publishing.owed = self.publishing.published != self.version
         if not self.training and not self.tripped:
             effects += self.publishing.begin_owed(self.version, final=self.is_last, now_s=now_s)
-            effects += [*self._save(), *self.ending.offer(final=self.is_last)]
+            final = self.is_last and self.ending.is_saved(self.version)
+            effects += [*self.ending.offer(final=final), *self._save()]
             effects += self._finish()
         effects += self._drain(now_s)
         effects += self._train(now_s)
@@ -219,7 +220,8 @@ class Trainer:
 
     def _save(self) -> list[Effect]:
         ending = self.ending
-        if ending.saving is not None or ending.drained:
+        # A next checkpoint may remove the one that is offered: it waits until that was taken.
+        if ending.saving is not None or ending.offering or ending.drained:
             return []
         if self.is_last and not ending.is_saved(self.version):
             return ending.save(self.version, self.trained)

@@ -39,6 +39,29 @@ def test_no_step_begins_before_the_checkpoint_is_taken() -> None:
     assert "train/1" in works(game)
 
 
+def test_a_checkpoint_that_is_offered_late_is_not_removed_by_the_next_one() -> None:
+    """The step behind it had begun before it was on the disk, and is the last one; with
+    `checkpoints_keep = 1` the next checkpoint takes its place."""
+    game = measured(steps=2)
+    game.bring(0)
+    game.trained()
+    game.exported()
+    game.published(1)
+    game.bring(1)
+    game.saved()
+    assert "CheckpointOffered" not in game.names(), "a step is being trained"
+    game.trained()
+    first = offer(game)
+    assert (first.step, first.final) == (1, False), "there will be another one"
+    assert "save/2" not in works(game)
+    game.feed(Answered("offer", "evaluator", CheckpointTaken(step=1)))
+    assert "save/2" in works(game)
+    game.exported()
+    game.saved()
+    last = offer(game)
+    assert (last.step, last.final) == (2, True)
+
+
 def test_an_offer_that_nobody_answers_is_made_again() -> None:
     """The evaluator died and was started again; what it had was lost with it."""
     game = measured()
