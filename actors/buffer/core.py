@@ -56,7 +56,6 @@ from milepost.messages.buffer import (
     TrajectoryFinished,
 )
 from milepost.messages.rollout import (
-    GroupDropped,
     GroupsStored,
     GroupStored,
     GroupsTrained,
@@ -196,13 +195,12 @@ class Buffer:
 
     def _opened(self, message: GroupOpened, now_s: float) -> list[Effect]:
         name = message.group_id
-        match self.fates.word_of(name):
-            case GroupsTrained() as trained:
-                return [self.courier.trained(trained)]
-            case GroupDropped() as dropped:
-                return [Tell("rollout", dropped)]
+        if self.writing.is_unwritten(name):
+            return []  # its word is on the way, and follows the journal
+        if word := self.fates.word_of(name):
+            return [self.courier.fate(word)]
         if self._holds(name):
-            return []  # its word is on the way: GroupStored follows the journal
+            return []  # GroupStored was said, or follows the journal
         return self._completed((self.assembling.open(message, now_s),))
 
     def _resized(self, message: GroupResized) -> list[Effect]:
@@ -265,6 +263,8 @@ class Buffer:
     def _abandoned(self, message: GroupAbandoned) -> list[Effect]:
         """Let a group go, unless a batch has it already."""
         name = message.group_id
+        if gone := self.fates.gone.get(name):
+            return [] if self.writing.is_unwritten(name) else [self.courier.fate(gone.word())]
         self.waste.add("abandoned", self.assembling.pop(name))
         if name in self.fates.trained or self.batches.was_handed(name) or name in self.storing:
             return []  # it is stored as soon as the journal has it; that word answers the order
@@ -285,9 +285,8 @@ class Buffer:
     def _drop(
         self, name: str, reason: str, *, retry: bool = False, consumed: bool = False
     ) -> list[Effect]:
-        dropped = GroupDropped(group_id=name, reason=reason, retry=retry, consumed=consumed)
-        gone = Gone(group=name, reason=reason, consumed=consumed)
-        return self._mark((gone,), [Tell("rollout", dropped)])
+        gone = Gone(group=name, reason=reason, retry=retry, consumed=consumed)
+        return self._mark((gone,), [Tell("rollout", gone.word())])
 
     # ---- training ------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from milepost.actors.effects import Effect, Tell
-from milepost.messages.rollout import GroupsTrained, StoreRecovered
+from milepost.messages.rollout import GroupDropped, GroupsTrained, StoreRecovered
 
 INTRODUCTION = "introduction"
 
@@ -46,6 +46,10 @@ class Courier:
         key = f"trained/{self._serial}"
         self._unheard[key] = message.group_ids
         return Tell("rollout", message, key, confirm=True)
+
+    def fate(self, word: GroupsTrained | GroupDropped) -> Effect:
+        """Say again what became of a group, to who may have missed it."""
+        return self.trained(word) if isinstance(word, GroupsTrained) else Tell("rollout", word)
 
     def taken(self, key: str) -> bool:
         """The rollout actor has this. True when it missed something since: introduce again."""

@@ -40,11 +40,18 @@ class Spent(_Mark, frozen=True, kw_only=True):
 
 
 class Gone(_Mark, frozen=True, kw_only=True):
-    """The group will not be trained. `consumed`: its credit is spent, see `GroupDropped`."""
+    """The group will not be trained; see `GroupDropped` for what it says."""
 
     group: str
     reason: str
+    retry: bool = False
     consumed: bool = False
+
+    def word(self) -> GroupDropped:
+        """What the rollout actor is told of it."""
+        return GroupDropped(
+            group_id=self.group, reason=self.reason, retry=self.retry, consumed=self.consumed
+        )
 
 
 class Accounted(_Mark, frozen=True, kw_only=True):
@@ -70,7 +77,7 @@ class Whole(_Mark, frozen=True, kw_only=True):
 
     num_spent_before: int
     trained: dict[str, int]
-    gone: dict[str, str]
+    gone: tuple[Gone, ...]
     handed: tuple[Handed, ...]
     checkpoints: tuple[int, ...]
     version: int
@@ -102,8 +109,8 @@ class Fates:
     """Spent groups whose names are forgotten."""
     trained: dict[str, int] = field(default_factory=dict)
     """Group -> version that came out of it."""
-    gone: dict[str, str] = field(default_factory=dict)
-    """Group -> reason; about the newest `GONE_MAX`."""
+    gone: dict[str, Gone] = field(default_factory=dict)
+    """Group -> why it is; about the newest `GONE_MAX`."""
     handed: dict[int, Handed] = field(default_factory=dict)
     """Batches not trained yet, by step."""
     checkpoints: tuple[int, ...] = ()
@@ -136,8 +143,8 @@ class Fates:
         """What the rollout actor is to be told of a group that has its fate; None: it has none."""
         if (version := self.trained.get(name)) is not None:
             return GroupsTrained(group_ids=(name,), step=max(0, version - 1), version=version)
-        if (reason := self.gone.get(name)) is not None:
-            return GroupDropped(group_id=name, reason=reason, retry=False)
+        if (gone := self.gone.get(name)) is not None:
+            return gone.word()
         return None
 
     def apply_all(self, marks: Iterable[Mark]) -> None:
@@ -159,9 +166,10 @@ class Fates:
             case Accounted():
                 self.tokens.update(mark.tokens)
             case Gone():
-                # The trainer says a refusal again when it cannot know that it was heard.
-                self.num_spent_before += mark.consumed and mark.group not in self.gone
-                self.gone[mark.group] = mark.reason
+                # Who cannot know that it was heard says it again: the first word is the one told.
+                if mark.group not in self.gone:
+                    self.num_spent_before += mark.consumed
+                    self.gone[mark.group] = mark
             case Covered():
                 if mark.version not in self.checkpoints:
                     self.checkpoints = (*self.checkpoints, mark.version)[-self.checkpoints_named :]
@@ -182,7 +190,7 @@ class Fates:
             case Whole():
                 self.num_spent_before = mark.num_spent_before
                 self.trained = dict(mark.trained)
-                self.gone = dict(mark.gone)
+                self.gone = {each.group: each for each in mark.gone}
                 self.handed = {each.step: each for each in mark.handed}
                 self.checkpoints = mark.checkpoints
                 self.version = mark.version
@@ -211,7 +219,7 @@ class Fates:
         return Whole(
             num_spent_before=self.num_spent_before,
             trained=dict(self.trained),
-            gone=dict(self.gone),
+            gone=tuple(self.gone.values()),
             handed=tuple(self.handed.values()),
             checkpoints=self.checkpoints,
             version=self.version,

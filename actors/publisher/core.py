@@ -101,12 +101,17 @@ class Publisher:
                 return self._received(source, message, request, now_s)
             case Answered(key, _, message):
                 return self._answered(key, message, now_s)
+            case Unanswered(key) if self.epochs.failure.owns(key):
+                return self.epochs.failure.missed(key, now_s)
             case Unanswered(_, to) if to in self.settings.listeners:
                 return self.listeners.missed(to, now_s) if self.epochs.serving else []
             case Unanswered(key, _, reason):
                 return self._unanswered(key, reason, now_s)
             case Woken(key):
                 return self._woken(key, now_s)
+            case Taken(key) if self.epochs.failure.owns(key):
+                self.epochs.failure.taken(key)
+                return []
             case Taken(key):
                 self.listeners.taken(key.partition("/")[2])
                 return []
@@ -162,6 +167,8 @@ class Publisher:
                 return self.failures.deadline(int(rest), now_s)
             case "listener":
                 return self.listeners.due(rest, self.epochs.published_word())
+            case "failed":
+                return self.epochs.failure.due(key)
             case "again":
                 return self.failures.again_due(rest, now_s)
             case "canary":

@@ -60,7 +60,8 @@ def trained(folder: Path, out: Path, ranks: int, device: str, sharding: str) -> 
         )
         for rank in range(ranks)
     ]  # fmt: skip
-    assert [child.wait(120) for child in children] == [0] * ranks
+    codes = [child.wait(120) for child in children]
+    assert codes == [0] * ranks, f"the ranks ended with {codes}"
     return load_file(out / f"{ranks}{sharding}.safetensors")
 
 
@@ -80,9 +81,12 @@ def main(rank: int, ranks: int, device: str, folder: Path, out: Path, sharding: 
     tensors = export_tensors(learner.policy, joined, torch.float32)
     if joined.leads:
         save_file(tensors, out / f"{ranks}{sharding}.safetensors")
+    joined.meet()
     joined.close()
 
 
 if __name__ == "__main__":
     _, rank, ranks, device, model, out, sharding = sys.argv
     main(int(rank), int(ranks), device, Path(model), Path(out), cast("Sharding", sharding))
+    # As actors leave: torch may bring an interpreter down that is taken apart around its threads.
+    os._exit(0)

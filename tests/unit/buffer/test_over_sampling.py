@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from unit.buffer.kit import Play, settings
 
-from milepost.messages.buffer import GroupOpened, StepTrained
+from milepost.messages.buffer import GroupAbandoned, GroupOpened, StepTrained
+from milepost.messages.rollout import GroupDropped
 from milepost.messages.trainer import VersionPublished
 
 
@@ -33,6 +34,39 @@ def test_the_slowest_group_of_a_synchronous_step_is_dropped_when_the_batch_is_cu
     play.hear(StepTrained(step=0, version=1, group_ids=("g0", "g1")), "trainer-0")
     play.hear(VersionPublished(version=1), "publisher")
     assert play.granted() == 7, "four are spent, three may go out"
+
+
+def test_a_dropped_group_that_is_announced_again_is_dropped_by_the_same_word() -> None:
+    """Said once with its credit spent and once without, another would go out for it, for ever."""
+    play = synchronous(retries_unused=True)
+    one_step(play)
+    first = play.take(GroupDropped)
+    play.hear(GroupOpened(group_id="slow", prompt_id="p", size=2))
+    assert play.take(GroupDropped) == first
+    play.hear(GroupAbandoned(group_id="slow", reason="episode_failed"))
+    assert play.take(GroupDropped) == first
+    assert first[0].consumed
+    assert first[0].retry
+
+
+def test_the_fate_of_a_group_that_is_announced_again_waits_for_the_journal_too() -> None:
+    """Killed in between, the buffer would know nothing of a group that is over for its sender."""
+    play = synchronous(journal=True)
+    play.writes = False
+    play.hear(GroupOpened(group_id="slow", prompt_id="p", size=2))
+    play.put("g0")
+    play.put("g1")
+    for work in list(play.works):
+        play.finish(work)
+    play.request(0)
+    for again in (
+        GroupOpened(group_id="slow", prompt_id="p", size=2),
+        GroupAbandoned(group_id="slow", reason="episode_failed"),
+    ):
+        play.hear(again)
+        assert play.take(GroupDropped) == []
+    play.write()
+    assert play.dropped() == [("slow", "over_sampled", False)], "said once"
 
 
 def test_what_missed_its_batch_may_be_issued_again() -> None:

@@ -167,7 +167,7 @@ def test_what_grows_old_while_a_refused_group_is_replaced_leaves_the_batch() -> 
     game.receive(VersionPublished(version=1))
     game.store("g2")
     assert request not in game.replies
-    assert game.buffer.fates.gone == {
+    assert {name: gone.reason for name, gone in game.buffer.fates.gone.items()} == {
         "g0": "C1 same tokens: no",
         "g1": "stale",
         "g2": "stale",

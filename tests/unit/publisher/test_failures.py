@@ -187,3 +187,36 @@ def test_a_listener_that_takes_nothing_is_told_again_after_growing_pauses() -> N
     play.feed(Taken("listener/buffer"))
     play.feed(Unanswered("", "buffer", "no such peer"))
     assert play.wakes["listener/buffer"] - play.now_s == 0.25
+
+
+def test_word_of_a_failure_is_told_until_the_trainer_has_it() -> None:
+    """It alone offers a version again: a run whose first one failed unheard would never begin."""
+    play = Play()
+    play.announce(0, buckets=1)
+    play.wake("deadline/0")
+    assert [word.version for word in play.take(VersionFailed)] == [0]
+    pauses = []
+    for _ in range(3):
+        play.feed(Unanswered("failed/0", "trainer-0", "not taken before the deadline"))
+        pauses.append(play.wakes["failed/0"] - play.now_s)
+        play.wake("failed/0")
+        assert [word.version for word in play.take(VersionFailed)] == [0]
+    assert pauses == [0.25, 0.5, 1.0]
+    play.feed(Taken("failed/0"))
+    play.feed(Unanswered("failed/0", "trainer-0", "said of an older telling"))
+    assert "failed/0" not in play.wakes
+
+
+def test_a_newer_failure_takes_the_place_of_one_that_was_not_heard() -> None:
+    """Its trainer waits for the newer version and would not know the older word's meaning."""
+    play = serving(3)
+    for version in (4, 5):
+        play.announce(version, buckets=1)
+        play.wake(f"deadline/{version}")
+        play.answer_all()
+    play.take(VersionFailed)
+    play.feed(Unanswered("failed/4", "trainer-0", "not taken before the deadline"))
+    assert "failed/4" not in play.wakes
+    play.feed(Unanswered("failed/5", "trainer-0", "not taken before the deadline"))
+    play.wake("failed/5")
+    assert [word.version for word in play.take(VersionFailed)] == [5]
