@@ -80,7 +80,7 @@ class GroupDropped(Message, kw_only=True):
     """True: issue the prompt again as a new group."""
     consumed: bool = False
     """True: its credit is spent and does not come back: it was in a batch already, or was sampled
-    beyond need."""
+    beyond need. False also for one that `StoreRecovered.groups_spent` has counted already."""
 
 
 class StoreRecovered(Message, kw_only=True):

@@ -175,6 +175,7 @@ class Buffer:
             case CheckpointSaved():
                 effects = self._mark((Covered(version=message.step),), [], covered=True)
                 self.fates.forget(keep=set(self.courier.unheard()))
+                self.courier.forget(self.fates.gone)
                 return effects
             case VersionPublished():
                 self.batches.published = message.version
@@ -195,10 +196,8 @@ class Buffer:
 
     def _opened(self, message: GroupOpened, now_s: float) -> list[Effect]:
         name = message.group_id
-        if self.writing.is_unwritten(name):
-            return []  # its word is on the way, and follows the journal
-        if word := self.fates.word_of(name):
-            return [self.courier.fate(word)]
+        if self.fates.knows(name):
+            return self.courier.fate(name, self.fates, self.writing)
         if self._holds(name):
             return []  # GroupStored was said, or follows the journal
         return self._completed((self.assembling.open(message, now_s),))
@@ -212,7 +211,7 @@ class Buffer:
         touched: dict[str, Assembly] = {}
         for rows in members:
             name = rows[0].group_id
-            known = self._holds(name) or name in self.fates.trained or name in self.fates.gone
+            known = self._holds(name) or self.fates.knows(name)
             size = 1 if self.settings.imports else 0
             assembly = None if known else self.assembling.add(rows, size, now_s)
             if assembly is None:
@@ -263,8 +262,8 @@ class Buffer:
     def _abandoned(self, message: GroupAbandoned) -> list[Effect]:
         """Let a group go, unless a batch has it already."""
         name = message.group_id
-        if gone := self.fates.gone.get(name):
-            return [] if self.writing.is_unwritten(name) else [self.courier.fate(gone.word())]
+        if name in self.fates.gone:
+            return self.courier.fate(name, self.fates, self.writing)
         self.waste.add("abandoned", self.assembling.pop(name))
         if name in self.fates.trained or self.batches.was_handed(name) or name in self.storing:
             return []  # it is stored as soon as the journal has it; that word answers the order
@@ -286,6 +285,9 @@ class Buffer:
         self, name: str, reason: str, *, retry: bool = False, consumed: bool = False
     ) -> list[Effect]:
         gone = Gone(group=name, reason=reason, retry=retry, consumed=consumed)
+        gone = self.fates.gone.get(name, gone)  # the first fate is the one told
+        if consumed and name not in self.fates.gone:
+            self.courier.spent(name)
         return self._mark((gone,), [Tell("rollout", gone.word())])
 
     # ---- training ------------------------------------------------------------------------
@@ -361,7 +363,7 @@ class Buffer:
         if kind == "handed":
             self.batches.written(int(name))
             return []
-        return self.writing.written(key)
+        return self.courier.settled(self.writing.written(key))
 
     # ---- credits and the rest ------------------------------------------------------------
 

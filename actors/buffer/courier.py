@@ -7,9 +7,13 @@ are kept until word of them was taken.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Container, Iterable
+from dataclasses import dataclass, field, replace
 
+from msgspec.structs import replace as replace_in
+
+from milepost.actors.buffer.marks import Fates
+from milepost.actors.buffer.writing import Writing
 from milepost.actors.effects import Effect, Tell
 from milepost.messages.rollout import GroupDropped, GroupsTrained, StoreRecovered
 
@@ -27,6 +31,8 @@ class Courier:
     recovered: Callable[[], StoreRecovered]
     _unheard: dict[str, tuple[str, ...]] = field(default_factory=dict)
     """Key of an untaken message -> trained groups it tells of."""
+    _spent: set[str] = field(default_factory=set)
+    """Groups dropped with their credit since the state was last told: its count has them not."""
     _is_introducing: bool = False
     _missed: bool = False
     _serial: int = 0
@@ -38,6 +44,7 @@ class Courier:
         self._serial += 1
         key = f"{INTRODUCTION}/{self._serial}"
         self._unheard = {key: tuple(message.trained)}
+        self._spent.clear()
         return [Tell("rollout", message, key, confirm=True)]
 
     def trained(self, message: GroupsTrained) -> Effect:
@@ -47,9 +54,37 @@ class Courier:
         self._unheard[key] = message.group_ids
         return Tell("rollout", message, key, confirm=True)
 
-    def fate(self, word: GroupsTrained | GroupDropped) -> Effect:
-        """Say again what became of a group, to who may have missed it."""
-        return self.trained(word) if isinstance(word, GroupsTrained) else Tell("rollout", word)
+    def spent(self, name: str) -> None:
+        """This group was dropped just now, with its credit."""
+        self._spent.add(name)
+
+    def fate(self, name: str, fates: Fates, writing: Writing) -> list[Effect]:
+        """Say again what became of a group, to who may have missed it.
+
+        Nothing while the journal does not know it: its first word is on the way.
+        """
+        if writing.is_unwritten(name):
+            return []
+        if trained := fates.word_of(name):
+            return [self.trained(trained)]
+        gone = fates.gone.get(name)
+        return self.settled([Tell("rollout", gone.word())]) if gone else []
+
+    def settled(self, effects: list[Effect]) -> list[Effect]:
+        """The same, without credits that the last `StoreRecovered` counted as spent already."""
+        return [self._settled(effect) for effect in effects]
+
+    def _settled(self, effect: Effect) -> Effect:
+        match effect:
+            case Tell(_, GroupDropped(group_id=name, consumed=True) as message):
+                counted = name not in self._spent
+                return replace(effect, message=replace_in(message, consumed=not counted))
+            case _:
+                return effect
+
+    def forget(self, gone: Container[str]) -> None:
+        """Drop names that are forgotten elsewhere: nobody asks for them any more."""
+        self._spent = {name for name in self._spent if name in gone}
 
     def taken(self, key: str) -> bool:
         """The rollout actor has this. True when it missed something since: introduce again."""

@@ -139,13 +139,15 @@ class Fates:
         full = len(self.checkpoints) >= self.checkpoints_named
         return self.checkpoints[0] if full else -1
 
-    def word_of(self, name: str) -> GroupsTrained | GroupDropped | None:
-        """What the rollout actor is to be told of a group that has its fate; None: it has none."""
-        if (version := self.trained.get(name)) is not None:
-            return GroupsTrained(group_ids=(name,), step=max(0, version - 1), version=version)
-        if (gone := self.gone.get(name)) is not None:
-            return gone.word()
-        return None
+    def knows(self, name: str) -> bool:
+        """True for a group that has its fate."""
+        return name in self.trained or name in self.gone
+
+    def word_of(self, name: str) -> GroupsTrained | None:
+        """What the rollout actor is to be told of a trained group; None: it is not known as one."""
+        if (version := self.trained.get(name)) is None:
+            return None
+        return GroupsTrained(group_ids=(name,), step=max(0, version - 1), version=version)
 
     def apply_all(self, marks: Iterable[Mark]) -> None:
         """Apply marks in order."""

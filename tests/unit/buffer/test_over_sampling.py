@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
 from unit.buffer.kit import Play, settings
 
 from milepost.messages.buffer import GroupAbandoned, GroupOpened, StepTrained
-from milepost.messages.rollout import GroupDropped
+from milepost.messages.rollout import GroupDropped, StoreRecovered
+from milepost.messages.supervisor import PeerRestarted
 from milepost.messages.trainer import VersionPublished
 
 
@@ -67,6 +69,32 @@ def test_the_fate_of_a_group_that_is_announced_again_waits_for_the_journal_too()
         assert play.take(GroupDropped) == []
     play.write()
     assert play.dropped() == [("slow", "over_sampled", False)], "said once"
+
+
+@pytest.mark.parametrize("journal", ["knows the drop", "is behind"])
+def test_a_spent_credit_is_told_by_the_drop_or_by_the_count_and_never_by_both(
+    journal: str,
+) -> None:
+    """Counted twice, the last batch would wait for a group that has no credit to go out with."""
+    play = synchronous(journal=True)
+    play.writes = False
+    play.hear(GroupOpened(group_id="slow", prompt_id="p", size=2))
+    play.put("g0")
+    play.put("g1")
+    for work in list(play.works):
+        play.finish(work)
+    play.request(0)
+    is_behind = journal == "is behind"
+    if not is_behind:
+        play.write()
+        assert [word.consumed for word in play.take(GroupDropped)] == [True]
+    play.hear(PeerRestarted(actor="rollout", incarnation=1), "supervisor")
+    assert play.take(StoreRecovered)[-1].groups_spent == 1
+    if is_behind:
+        play.write()
+        assert [word.consumed for word in play.take(GroupDropped)] == [False]
+    play.hear(GroupOpened(group_id="slow", prompt_id="p", size=2))
+    assert [word.consumed for word in play.take(GroupDropped)] == [False]
 
 
 def test_what_missed_its_batch_may_be_issued_again() -> None:
