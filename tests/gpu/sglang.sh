@@ -12,7 +12,8 @@
 #     speed      tokens/s beside the bare server, publication pauses, memory, log-probs: JSON lines
 #     pauses     the publications of `speed` alone
 #     run        rollout, sessions, engine and trainer in one job on one GPU
-#     colocated  the same, synchronous, the engine's cache giving its memory back while training
+#     taught     a run that learns: warm-up, then the recipe `lookup` with a model of the quick start's size
+#     colocated  the same as `run`, synchronous, the engine's cache giving its memory back while training
 #     two        publications and a run with the trainer on the second GPU, over NCCL
 set -u
 wheels=$1 out=$2; shift 2
@@ -60,6 +61,8 @@ learn() {
   cp "/tmp/run-$name/metrics.jsonl" "$out/run-$name.metrics.jsonl" 2>/dev/null
   cd "$root"
 }
+
+taught() { learn taught --engine cuda:0 --trainer cuda:0 --update tensors --taught; }
 
 run() { learn one --engine cuda:0 --trainer cuda:0 --update tensors; }
 

@@ -5,7 +5,9 @@
 The quick start's task with the layers of Qwen3-0.6B and fresh weights: replies are noise, so what
 is measured is the machinery: steps, publications, memory, and whether both sides compute the same.
 `--colocated`: a synchronous run, in which the engine gives its cache's memory back while the
-trainer trains.
+trainer trains. `--taught`: a run that learns: the small model of the quick start, with heads that
+a GPU's attention kernels take, is taught by the warm-up first and then goes through the recipe as
+it is; its held-out success before and after is in the report.
 """
 
 from __future__ import annotations
@@ -30,20 +32,39 @@ LAYERS = {
     "feed_forward": 3072,
     "context_tokens_max": 2048,
 }
+CREATE = "milepost.configs.recipes.lookup.model:create"
 SMALL = {"head": 64, "kv_heads": 1, "heads": 2}
 
 
-def settings(arguments: argparse.Namespace) -> dict[str, Any]:
-    """What differs from the quick start."""
+def server(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Where engine and trainer are, and how the weights get over."""
     small = arguments.small
     staging = arguments.trainer if arguments.update == "distributed" and not small else ""
-    options = json.loads(os.environ.get("MILEPOST_SGLANG_OPTIONS", "{}"))
+    return {
+        "model.dtype": "float32" if small else "bfloat16",
+        "actors.engine.kind": "sglang",
+        "actors.engine.device": "cpu" if small else arguments.engine,
+        "actors.engine.sglang.python": os.environ["MILEPOST_SGLANG_PYTHON"],
+        "actors.engine.sglang.update": arguments.update,
+        "actors.engine.sglang.staging_device": staging,
+        "actors.engine.sglang.options": json.loads(os.environ.get("MILEPOST_SGLANG_OPTIONS", "{}")),
+        "actors.engine.sglang.environment": json.loads(
+            os.environ.get("MILEPOST_SGLANG_ENVIRONMENT", "{}")
+        ),
+        "actors.engine.sglang.release_memory": arguments.colocated,
+        "actors.trainer.device": "cpu" if small else arguments.trainer,
+        "actors.publisher.canary_difference_max": 1e-4 if small else 0.5,
+    }
+
+
+def machinery(arguments: argparse.Namespace) -> dict[str, Any]:
+    """What else differs from the quick start in a run that measures and learns nothing."""
+    small = arguments.small
     return {
         "run.steps": 3 if small else 10,
         "model.made_by": "",
-        "model.create": "milepost.configs.recipes.lookup.model:create",
+        "model.create": CREATE,
         "model.create_options": SMALL if small else LAYERS,
-        "model.dtype": "float32" if small else "bfloat16",
         "model.context_tokens_max": 256 if small else 1024,
         "algorithm.prompts_per_step": 4 if small else 16,
         "guard.batches_without_spread_max": 0,
@@ -51,24 +72,33 @@ def settings(arguments: argparse.Namespace) -> dict[str, Any]:
         "limits.tokens_max": 256 if small else 1024,
         "actors.rollout.trajectories_in_flight_max": 64 if small else 256,
         "actors.buffer.groups_max": 8 if small else 32,
-        "actors.engine.kind": "sglang",
-        "actors.engine.device": "cpu" if small else arguments.engine,
         "actors.engine.running_max": 64 if small else 256,
         "actors.engine.slots": 64 if small else 256,
-        "actors.engine.sglang.python": os.environ["MILEPOST_SGLANG_PYTHON"],
-        "actors.engine.sglang.update": arguments.update,
-        "actors.engine.sglang.staging_device": staging,
-        "actors.engine.sglang.options": options,
-        "actors.engine.sglang.release_memory": arguments.colocated,
-        "actors.engine.sglang.environment": json.loads(
-            os.environ.get("MILEPOST_SGLANG_ENVIRONMENT", "{}")
-        ),
-        "actors.trainer.device": "cpu" if small else arguments.trainer,
         "actors.trainer.lr": 1e-5,
         "actors.trainer.microbatch_tokens_max": 8192,
         "actors.evaluator.prompts_max": 32,
-        "actors.publisher.canary_difference_max": 1e-4 if small else 0.5,
     }
+
+
+def teach(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Run the warm-up with the small model; what makes the recipe go on from it."""
+    folder = arguments.folder.with_name(f"{arguments.folder.name}-warmup")
+    given = {
+        "model.create_options": SMALL,
+        "actors.trainer.device": "cpu" if arguments.small else arguments.trainer,
+    }
+    if code := start("lookup_warmup", folder, given):
+        raise SystemExit(code)
+    (made,) = (folder / "checkpoints").glob("step_*/hf")
+    return {"model.made_by": "", "model.path": str(made)}
+
+
+def start(recipe: str, folder: Path, given: dict[str, Any]) -> int:
+    """`milepost run`; its exit code."""
+    words = ["run", recipe, "--plain", "--out", str(folder)]
+    for name, value in given.items():
+        words += ["--set", f"{name}={toml(value)}"]
+    return milepost(words)
 
 
 def toml(value: Any) -> str:
@@ -98,6 +128,8 @@ def report(folder: Path, peaks: list[int]) -> None:
             figures[name] = round(sum(values) / len(values), 6)
     print(json.dumps({"rows": len(rows), "means": figures}))  # noqa: T201
     print(json.dumps({"peak_memory_mb": peaks}))  # noqa: T201
+    summary = json.loads((folder / "summary.json").read_text())
+    print(json.dumps({"status": summary["status"], "scores": summary["scores"]}))  # noqa: T201
 
 
 def main() -> int:
@@ -109,18 +141,20 @@ def main() -> int:
     parser.add_argument("--update", default="tensors")
     parser.add_argument("--colocated", action="store_true")
     parser.add_argument("--small", action="store_true")
+    parser.add_argument("--taught", action="store_true")
+    parser.add_argument("--steps", type=int, help="fewer than the recipe has")
     arguments = parser.parse_args()
     recipe = "lookup_sync" if arguments.colocated else "lookup"
-    words = ["run", recipe, "--plain", "--out", str(arguments.folder)]
-    for name, value in settings(arguments).items():
-        words += ["--set", f"{name}={toml(value)}"]
+    shape = teach(arguments) if arguments.taught else machinery(arguments)
+    if arguments.steps:
+        shape["run.steps"] = arguments.steps
     peaks: list[int] = []
     stop = threading.Event()
     watcher = threading.Thread(target=watch_memory, args=(peaks, stop))
     if not arguments.small:
         watcher.start()
     try:
-        code = milepost(words)
+        code = start(recipe, arguments.folder, server(arguments) | shape)
     finally:
         stop.set()
     report(arguments.folder, peaks)
