@@ -105,7 +105,7 @@ class Bus:
             limits: the same in the whole run.
             secret_key: our CURVE secret key (Z85), needed when an address is tcp.
             client_keys: public keys of clients without a mailbox that may connect over tcp.
-            listen_fd: a bound, listening tcp socket for our mailbox.
+            listen_fd: the bound, listening socket of a mailbox on tcp; it is ours from now on.
 
         Raises:
             AddressError: the mailbox cannot be bound.

@@ -126,6 +126,11 @@ class Reader:
                 self._deliver(frames)
         return False
 
+    def drain(self) -> None:
+        """Read everything that is there, before anything else gets its turn."""
+        while not self._read_batch():
+            pass
+
     def _message(self) -> list[bytes | memoryview] | None:
         """All frames of the next message; None (and counted) if there are too many."""
         take = self._take

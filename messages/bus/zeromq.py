@@ -17,6 +17,12 @@ from zmq.utils.monitor import parse_monitor_message
 
 from milepost.messages.bus.address import ipc_path, lock_ipc
 from milepost.messages.bus.curve import KeyDoor, public_of
+from milepost.messages.bus.doorstep import (
+    AT_THE_DOOR,
+    Doorstep,
+    raise_descriptor_limit,
+    standing_max,
+)
 from milepost.messages.bus.reader import Reader
 from milepost.messages.bus.transport import Events, Frames
 from milepost.messages.errors import AddressError
@@ -38,10 +44,9 @@ _WATCHED = (
 )
 
 
-_AT_THE_DOOR: Final = zmq.EVENT_ACCEPTED | zmq.EVENT_HANDSHAKE_SUCCEEDED
 LINK_EVENTS_MAX: Final = 100
 EVENTS_MAX: Final = 10_000
-"""Of one socket's comings and goings that were not looked at yet; further ones are not counted."""
+"""Of one socket's comings and goings that were not looked at yet; beyond it ZeroMQ waits."""
 
 
 class Peer(Protocol):
@@ -68,7 +73,7 @@ class ZmqTransport:
         limits: high-water marks and sizes.
         secret_key: ours (Z85); needed as soon as any address is tcp.
         client_keys: public keys of clients without an address that may talk to us.
-        listen_fd: a bound, listening tcp socket to use instead of binding one.
+        listen_fd: the bound, listening socket of a mailbox on tcp; it is ours from now on.
     """
 
     def __init__(
@@ -93,12 +98,12 @@ class ZmqTransport:
         self._context.set(zmq.MAX_SOCKETS, SOCKETS_MAX)
         self._mailbox: Reader | None = None
         self._links: dict[str, Reader] = {}
-        self._monitors: list[Reader] = []
+        self._monitors: list[tuple[zmq.Socket[bytes], Reader]] = []
         self._events: Events | None = None
         self._door: KeyDoor | None = None
-        self._num_accepted = 0
-        self._num_proven = 0
+        self._doorstep: Doorstep | None = None
         self._address = contextlib.ExitStack()
+        self._closing = False
 
     async def open(self, events: Events) -> None:
         """Bind our mailbox if we have an address."""
@@ -151,36 +156,35 @@ class ZmqTransport:
         """Let only keys of the run in."""
         if not self._secret_key:
             raise AddressError(f"{self._name} may not bind {endpoint} without a CURVE secret key")
+        if self._listen_fd < 0:
+            raise AddressError(f"{self._name} was given no listening socket for {endpoint}")
+        most = standing_max(raise_descriptor_limit())
+        self._doorstep = Doorstep(self._listen_fd, most, HANDSHAKE_MS / 1000)
         self._door = KeyDoor(self._context, self._known_keys)
         socket.setsockopt(zmq.CURVE_SERVER, 1)
         socket.setsockopt(zmq.CURVE_SECRETKEY, self._secret_key.encode())
         socket.setsockopt(zmq.ZAP_DOMAIN, b"milepost")
-        if self._listen_fd >= 0:
-            socket.setsockopt(zmq.USE_FD, self._listen_fd)
-        self._monitor(socket, _AT_THE_DOOR, EVENTS_MAX, self._count_at_the_door)
+        socket.setsockopt(zmq.USE_FD, self._listen_fd)
+        self._monitor(socket, AT_THE_DOOR, EVENTS_MAX, self._doorstep.noticed)
 
     def _monitor(
         self,
         socket: zmq.Socket[bytes],
         events: int,
         events_max: int,
-        noticed: Callable[[int], None],
+        noticed: Callable[[int, int], None],
     ) -> None:
-        """Have these events of a socket reported."""
+        """Have these events of a socket, and the values that come with them, reported."""
         monitor = socket.get_monitor_socket(events)
         monitor.setsockopt(zmq.LINGER, 0)
         monitor.setsockopt(zmq.RCVHWM, events_max)
 
         def report(frames: list[bytes | memoryview]) -> None:
-            noticed(parse_monitor_message([bytes(frame) for frame in frames])["event"])
+            told = parse_monitor_message([bytes(frame) for frame in frames])
+            if not self._closing:
+                noticed(told["event"], told["value"])
 
-        self._monitors.append(Reader(monitor, report, 2))
-
-    def _count_at_the_door(self, event: int) -> None:
-        if event == zmq.EVENT_ACCEPTED:
-            self._num_accepted += 1
-        else:
-            self._num_proven += 1
+        self._monitors.append((socket, Reader(monitor, report, 2)))
 
     def _known_keys(self) -> Iterable[str]:
         yield from (peer.public_key for peer in self._addresses.values() if peer.public_key)
@@ -216,7 +220,7 @@ class ZmqTransport:
         changed = self._events.connection
         refused = False
 
-        def noticed(event: int) -> None:
+        def noticed(event: int, _value: int) -> None:
             nonlocal refused
             if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
                 refused = False
@@ -258,7 +262,8 @@ class ZmqTransport:
     @property
     def num_strangers(self) -> int:
         """How many tcp connections did not prove a key of the run, or have not yet."""
-        return max(0, self._num_accepted - self._num_proven)
+        door = self._doorstep
+        return max(0, door.num_accepted - door.num_proven) if door is not None else 0
 
     @property
     def num_oversized(self) -> int:
@@ -268,17 +273,21 @@ class ZmqTransport:
 
     async def close(self, linger_s: float, gone: Collection[str] = ()) -> None:
         """Close every socket, wait for what lingers, free the address."""
-        for monitor in self._monitors:
+        self._closing = True
+        for watched, monitor in self._monitors:
+            # ZeroMQ's thread holds a lock while it waits for room for an event, and switching the
+            # events off waits for that lock.
+            monitor.drain()
+            watched.disable_monitor()
             monitor.close(0)
         for peer, link in self._links.items():
-            link.socket.disable_monitor()
             link.close(0.0 if peer in gone else linger_s)
         if self._mailbox is not None:
-            if self._door is not None:
-                self._mailbox.socket.disable_monitor()
             self._mailbox.close(linger_s)
         if self._door is not None:
             self._door.close()
+        if self._doorstep is not None:
+            self._doorstep.close()
         await asyncio.get_running_loop().run_in_executor(None, self._context.term)
         # Only now: ZeroMQ removes the socket's file itself, and must not remove a successor's.
         self._address.close()
