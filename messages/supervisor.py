@@ -313,6 +313,16 @@ class ResourceReleased(Message, kw_only=True):
     name: str
 
 
+class PortOpened(Message, kw_only=True):
+    """An actor listens on a port that it has bound by itself: for clients, not for the run."""
+
+    actor: str
+    endpoint: str
+    """`tcp://HOST:PORT` or `http://HOST:PORT`, as clients reach it."""
+    inode: Annotated[int, Meta(ge=0)]
+    """The kernel's number of the listening socket, by which it is found again."""
+
+
 SupervisorInbox: TypeAlias = (
     Hello
     | Ready
@@ -332,4 +342,5 @@ SupervisorInbox: TypeAlias = (
     | ThawRequested
     | ResourceTaken
     | ResourceReleased
+    | PortOpened
 )

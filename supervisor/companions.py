@@ -6,6 +6,7 @@ None of them is needed for the run to go on, and none may hold it up or end it.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import socket
 import subprocess
@@ -13,11 +14,12 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from milepost.configs.run import PrometheusConfig
 from milepost.messages.supervisor import EventReported
 from milepost.supervisor.book import SUPERVISOR
+from milepost.supervisor.cleanup.listeners import listener_record
 from milepost.supervisor.cleanup.processes import RUN_VARIABLE
 from milepost.supervisor.logs import last_lines, log_path
 from milepost.supervisor.places import Exit, LocalProcess
@@ -56,14 +58,20 @@ class Companions:
         run_folder: of the run.
         run_id: written into the environment of trackers, so that they can be found.
         record: takes an event when one ends that should not have.
+        own: writes a record into the registry of what the run owns; an OSError when it cannot.
     """
 
     def __init__(
-        self, run_folder: Path, run_id: str, record: Callable[[EventReported], None]
+        self,
+        run_folder: Path,
+        run_id: str,
+        record: Callable[[EventReported], None],
+        own: Callable[[dict[str, Any]], None],
     ) -> None:
         self._run_folder = run_folder
         self._run_id = run_id
         self._record = record
+        self._own = own
         self._janitor: _Companion | None = None
         self._num_janitors = 0
         self._trackers: dict[str, _Companion] = {}
@@ -79,6 +87,7 @@ class Companions:
         """
         module = "milepost.supervisor.cleanup.janitor"
         companion = self._start(JANITOR, [module, str(self._run_folder)], {})
+        os.set_blocking(companion.pipe, False)
         self._janitor = companion
         self._num_janitors += 1
 
@@ -88,6 +97,14 @@ class Companions:
                 self._replace_janitor()
 
         companion.process.ended.add_done_callback(ended)
+
+    def registry_renewed(self) -> None:
+        """Have the janitor open the registry again, which was written anew."""
+        if self._janitor is not None and self._janitor.pipe >= 0:
+            # Not taken by a janitor that is dead, and will be told of, or that stands still with a
+            # pipe full of the same news.
+            with contextlib.suppress(BrokenPipeError, BlockingIOError):
+                os.write(self._janitor.pipe, b".")
 
     def start_tracker(self, kind: str, target: str) -> None:
         """Start the process that copies metrics to one service.
@@ -112,6 +129,9 @@ class Companions:
         module = "milepost.supervisor.exporter.server"
         with socket.create_server((config.host, config.port), family=family(config.host)) as bound:
             number = bound.fileno()
+            shown = f"[{config.host}]" if ":" in config.host else config.host
+            place = f"http://{shown}:{bound.getsockname()[1]}"
+            self._own(listener_record(EXPORTER, place, number))
             words = [module, statistics, self._run_id, str(number), config.key_file]
             mark = {RUN_VARIABLE: self._run_id}
             self._track(EXPORTER, self._start(EXPORTER, words, mark, number))

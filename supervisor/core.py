@@ -26,6 +26,7 @@ from milepost.messages.supervisor import (
     Heartbeat,
     Hello,
     PeerRestarted,
+    PortOpened,
     Refused,
     ResourceReleased,
     ResourceTaken,
@@ -158,7 +159,7 @@ class SupervisorCore:
 
     def _start(self, child: Child, now_s: float) -> None:
         child.state = New(now_s, now_s + self.book.timeouts.hello_s)
-        child.pid, child.heartbeat, child.last_words = 0, None, ""
+        child.pid, child.heartbeat, child.last_words, child.ports = 0, None, "", ()
         self.book.order(StartChild(child.name, child.incarnation))
 
     def _exited(self, exited: ChildExited, now_s: float) -> None:
@@ -291,6 +292,9 @@ class SupervisorCore:
                     self.ending.work_done(now_s)
             case StopRun(reason=reason, at_once=at_once):
                 self.ending.stop(f"{child.name}: {reason}", now_s, at_once=at_once)
+            case PortOpened(endpoint=endpoint):
+                child.ports = (*child.ports, endpoint)
+                self.book.order(Keep(message))
             case GuardTripped():
                 text = f"guard {message.guard}: {message.reason}"
                 self.ending.fail(Cause(child.name, text), now_s, RunStatus.GUARD)

@@ -10,6 +10,7 @@ from milepost.messages.shared import Message
 from milepost.messages.supervisor import (
     Drain,
     EventReported,
+    PortOpened,
     ResourceReleased,
     ResourceTaken,
     StepRecorded,
@@ -168,9 +169,9 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Keep:
-    """Write down (or off) something outside that an actor holds."""
+    """Write down (or off) something that an actor holds by itself."""
 
-    message: ResourceTaken | ResourceReleased
+    message: ResourceTaken | ResourceReleased | PortOpened
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +13,8 @@ from milepost.configs.dump import topology_hash
 from milepost.configs.spec import ActorSpec
 from milepost.configs.topology import Topology
 from milepost.messages.bus.borrowing import owner_prefix
+from milepost.messages.supervisor import PortOpened, ResourceReleased, ResourceTaken
+from milepost.supervisor.cleanup.compaction import Growth, compact
 from milepost.supervisor.cleanup.reaper import (
     Reaped,
     one_at_a_time,
@@ -99,8 +101,12 @@ class Family:
         self._place = place
         self._report = desk.handle
         self._broken = desk.broken
+        self._tell_people = desk.tell_people
         self._owned = facts.owned
         self._registry = Registry(folder.path)
+        self._growth = Growth()
+        self.registry_renewed: Callable[[], None] = lambda: None
+        """Called when the registry was written anew; set once, before `start`."""
         self._disk = ThreadPoolExecutor(1, thread_name_prefix="registry")
         self._processes: dict[str, Process] = {}
         self._timers: list[asyncio.TimerHandle] = []
@@ -178,6 +184,17 @@ class Family:
         if (process := self._processes.get(actor)) is not None:
             process.send_signal(name)
 
+    def keep(self, message: ResourceTaken | ResourceReleased | PortOpened) -> None:
+        """Write down (or off) what an actor holds by itself."""
+        match message:
+            case ResourceTaken():
+                self.holdings.take(message)
+            case ResourceReleased():
+                self.holdings.release(message)
+            case PortOpened(actor=actor, endpoint=endpoint, inode=inode):
+                record = {"kind": "listener", "actor": actor, "endpoint": endpoint, "inode": inode}
+                self._write_down(record)
+
     # ---- what outlives nobody --------------------------------------------------------------
 
     def _free_memory_of(self, actor: str, incarnation: int) -> None:
@@ -194,13 +211,35 @@ class Family:
         for record in records:
             note(self._owned, record)
         loop = asyncio.get_running_loop()
-        written = loop.run_in_executor(self._disk, self._registry.append, *records)
+        written = loop.run_in_executor(self._disk, self._append, records)
 
-        def check(done: asyncio.Future[None]) -> None:
-            if not done.cancelled() and (error := done.exception()) is not None:
+        def check(done: asyncio.Future[str | None]) -> None:
+            if done.cancelled():
+                return
+            if (error := done.exception()) is not None:
                 self._broken(f"the registry cannot be written: {error}")
+            elif (problem := done.result()) is None:
+                return
+            elif problem:
+                self._tell_people("registry_grows", f"it cannot be written anew: {problem}")
+            else:
+                self.registry_renewed()
 
         written.add_done_callback(check)
+
+    def _append(self, records: tuple[dict[str, Any], ...]) -> str | None:
+        """On the disk's thread: why writing it anew failed, empty when it was; None: neither."""
+        self._registry.append(*records)
+        path = self._registry.path
+        if not self._growth.is_due(path):
+            return None
+        problem = ""
+        try:
+            compact(path)
+        except (OSError, ValueError) as error:
+            problem = str(error)
+        self._growth.tried(path)
+        return problem
 
     async def close(self) -> Reaped:
         """Take away everything the run owns; every child has ended."""

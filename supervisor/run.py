@@ -175,6 +175,7 @@ class _Run:
             {"kind": "segments", "prefix": segment_prefix(self._run_id)},
         )
         try:
+            Registry(self._folder.path).mend()
             self._own(*records)
         except OSError:
             remove_folder(sockets)
@@ -231,7 +232,8 @@ class _Run:
             stack.enter_context(_signals(shell))
             stack.enter_context(_loop_errors(shell))
             receiver = asyncio.create_task(shell.receive(), name="receive")
-            companions = Companions(self._folder.path, self._run_id, shell.record)
+            companions = Companions(self._folder.path, self._run_id, shell.record, self._own)
+            family.registry_renewed = companions.registry_renewed
             try:
                 companions.start_janitor()
                 for kind, target in self._trackers.items():

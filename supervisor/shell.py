@@ -21,7 +21,6 @@ from milepost.messages.supervisor import (
     PinRequested,
     RecorderRead,
     Refused,
-    ResourceTaken,
     Snapshot,
     SnapshotRequested,
     StepRecorded,
@@ -202,10 +201,7 @@ class Shell:
             case Record(message):
                 self.record(message)
             case Keep(message):
-                if isinstance(message, ResourceTaken):
-                    self.family.holdings.take(message)
-                else:
-                    self.family.holdings.release(message)
+                self.family.keep(message)
             case Finish(verdict):
                 self.verdict.set_result(verdict)
             case _ as unreachable:

@@ -83,6 +83,7 @@ def _actor(child: Child, now_s: float) -> dict[str, Any]:
         "working_on": beat.working_on if beat else _waiting(child, now_s),
         "finished": child.finished,
         "facts": child.facts,
+        "ports": list(child.ports),
         "statistics": beat.statistics if beat else {},
     }
 

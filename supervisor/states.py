@@ -129,6 +129,8 @@ class Child:
     num_restarts: int = 0
     #: What it found out while starting.
     facts: dict[str, Any] = field(default_factory=dict)
+    #: Where this incarnation listens on ports of its own.
+    ports: tuple[str, ...] = ()
     heartbeat: Heartbeat | None = None
     #: When it last said anything; the heartbeat deadline counts from here.
     heard_s: float = 0.0

@@ -12,6 +12,7 @@ from milepost.actors.agent.run import ALIVE_SHARE, open_rewards
 from milepost.actors.guests.door import LIMITS, Door, GuestHost
 from milepost.actors.guests.invitation import Doorway, open_doorway
 from milepost.actors.guests.lobby import Lobby
+from milepost.actors.ports import own_port
 from milepost.messages.bus import Bus
 from milepost.messages.bus.address import ipc_path
 from milepost.messages.guests import Goodbye
@@ -34,6 +35,7 @@ async def run(context: ActorContext) -> None:
     Raises:
         InvitationError: the address cannot be listened on.
         RewardFailed: the reward function cannot be loaded.
+        Undelivered: the port could not be written down.
     """
     topology, config = context.topology, context.topology.actors.guests
     assert config is not None, "this is the guests' door"
@@ -44,6 +46,9 @@ async def run(context: ActorContext) -> None:
         context.spec.run_id,
         context.run_folder / ".milepost",
     )
+    if doorway.listen_fd >= 0:
+        endpoint = doorway.invitation.endpoint
+        await own_port(context.bus, context.name, endpoint, doorway.listen_fd)
     lobby = Lobby(
         guests_max=config.guests_max,
         episodes_max=config.episodes_max,

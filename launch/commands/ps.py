@@ -11,6 +11,8 @@
     loop p99  how late its event loop runs, milliseconds
     doing     what it works on or waits for, in its own words
 
+Below the table: ports that actors opened for others than the run, and where they are reached.
+
 With --watch again every second. Read-only; it may come, go and crash without the run noticing.
 """
 
@@ -79,7 +81,12 @@ def lines_of(run_facts: Mapping[str, Any], actors: Sequence[Mapping[str, Any]]) 
         f"  step {run_facts['step']} of {run_facts['steps']}  {run_facts['folder']}"
     )
     rows = [_row(actor) for actor in (*actors, _supervisor(run_facts))]
-    return [head, "", *table(COLUMNS, rows)]
+    doors = [
+        f"{actor['actor']} listens at {' and '.join(actor['ports'])}"
+        for actor in actors
+        if actor["ports"]
+    ]
+    return [head, "", *table(COLUMNS, rows), *([""] if doors else []), *doors]
 
 
 def _supervisor(run_facts: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,13 +1,14 @@
 """RUN/.milepost/registry.jsonl: everything a run owns, before anyone could lose track of it.
 
-One JSON object a line, only ever appended, on disk (fsync) before `append` returns. A line cut off
-by a crash is the last one and is ignored. Kinds:
+One JSON object a line, appended, on disk (fsync) before `append` returns. A line cut off by a crash
+is the last one and is ignored. When it has grown to several times what still counts, it is written
+anew beside itself and renamed (see `compaction`). Kinds:
 
     run         run_id, supervisor {pid, started, boot}
     process     actor, incarnation, pid, started, boot
     folder      path (of sockets)
     segments    prefix (of files in /dev/shm)
-    listener    actor, endpoint, inode: a listening tcp socket, handed to that actor
+    listener    actor, endpoint, inode: a listening tcp socket, that actor's
     command     name, actor, argv, lease_until (seconds since 1970; none: the actor's life): gives
                 back something outside (a sandbox); run at the end of its lease and at reaping.
                 Said again with a later end when the lease is renewed
@@ -70,6 +71,17 @@ class Registry:
 
     def __init__(self, run_folder: Path) -> None:
         self.path = registry_path(run_folder)
+
+    def mend(self) -> None:
+        """Cut off what a crash left of a last line, before a next life appends to it.
+
+        Raises:
+            OSError: the disk did not take it.
+        """
+        if not self.path.exists():
+            return
+        with self.path.open("r+b") as file:
+            file.truncate(file.read().rfind(b"\n") + 1)
 
     def append(self, *records: Mapping[str, Any]) -> None:
         """Write records and wait until they are on disk.
@@ -157,6 +169,7 @@ def note(owned: Owned, record: Mapping[str, Any]) -> None:
             owned.prefixes.append(record["prefix"])
         case "command":
             owned.commands[record["name"]] = list(record["argv"])
+            owned.leases.pop(record["name"], None)
             if "lease_until" in record:
                 owned.leases[record["name"]] = float(record["lease_until"])
         case "released":

@@ -25,7 +25,7 @@ from milepost.messages.agent import ChatPart
 from milepost.messages.bus import Bus, Incoming
 from milepost.messages.rollout import AgentReady, EpisodeEnded
 from milepost.messages.session import ChatTurn
-from milepost.messages.supervisor import Begin, Hello, Ready, Welcome
+from milepost.messages.supervisor import Begin, Hello, PortOpened, Ready, Welcome
 
 PEERS: Final = ("supervisor", "rollout", "session-0")
 WAIT_S: Final = 30.0
@@ -48,6 +48,8 @@ class Host:
     folder: Path
     buses: dict[str, Bus]
     process: Process | None = None
+    ports: dict[str, int] = field(default_factory=dict)
+    """Of its own, by endpoint: the kernel's number of each."""
     heard: asyncio.Queue[Any] = field(default_factory=lambda: asyncio.Queue(256))
     answers_chats: bool = True
     held: list[tuple[Bus, Incoming]] = field(default_factory=list)
@@ -67,6 +69,8 @@ class Host:
                 bus.reply(incoming, Welcome())
             case Ready():
                 bus.tell(self.name, Begin(), deadline_s=WAIT_S)
+            case PortOpened(endpoint=endpoint, inode=inode):
+                self.ports[endpoint] = inode
             case ChatTurn():
                 self.heard.put_nowait(incoming.message)
                 self.held.append((bus, incoming))

@@ -26,6 +26,7 @@ from milepost.messages.bus import Bus, Unanswered
 from milepost.messages.guests import JoinRun
 from milepost.messages.rollout import EpisodeEnded
 from milepost.messages.session import ChatTurn
+from milepost.supervisor.cleanup.listeners import Listener, listening
 
 pytestmark = pytest.mark.timeout(90)
 
@@ -120,6 +121,9 @@ async def test_over_tcp_only_the_invited_come_in(tmp_path: Path) -> None:
         assert path.stat().st_mode & 0o077 == 0
         invitation = read_invitation(str(tmp_path))
         assert invitation.endpoint.startswith("tcp://127.0.0.1:")
+        ((endpoint, inode),) = scene.ports.items()
+        told = Listener("guests", endpoint, inode)
+        assert (endpoint, listening([told])) == (invitation.endpoint, [told])
         stranger = await Bus.open(
             name="stranger",
             incarnation=0,

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
+import shutil
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 from proc.runs import Running, custom, leftovers, running, topology, wait_gone
+from proc.test_supervisor_attach import milepost
 
-from milepost.supervisor.cleanup.processes import identity_of
+from milepost.supervisor.cleanup.compaction import compact
+from milepost.supervisor.cleanup.listeners import holders_of, listening
+from milepost.supervisor.cleanup.processes import Identity, identity_of
 from milepost.supervisor.cleanup.reaper import StillRunning, reap
-from milepost.supervisor.cleanup.registry import Registry, identity_record
+from milepost.supervisor.cleanup.registry import Registry, identity_record, read_registry
 
 THREE = (
     custom("worker", "worker", "steps = 1000000\nstep_s = 0.05", significant=True)
@@ -67,6 +73,63 @@ def test_reap_cleans_when_supervisor_and_janitor_are_killed(tmp_path: Path) -> N
         assert reaped.folders == [str(sockets)]
         assert leftovers(run_id, sockets) == []
         assert reap(run.folder).folders == [], "the second time there is nothing to do"
+
+
+def test_a_port_of_an_actor_s_own_is_shown_and_taken_away_from_whoever_holds_it(
+    tmp_path: Path,
+) -> None:
+    """A process that got away with it carries no mark of the run, and is found by the socket."""
+    with running(tmp_path, topology(THREE + custom("opening", "opening"))) as run:
+        run.until("step 20")
+        (port,) = read_registry(run.folder).listeners
+        assert (port.actor, listening([port])) == ("opening-0", [port])
+        shown = milepost("ps", "--run", str(run.folder)).stdout
+        assert f"opening-0 listens at {port.endpoint}" in shown
+        children = run.children()
+        children["janitor"].send_signal(signal.SIGSTOP)
+        run.signal(signal.SIGKILL)
+        children["janitor"].send_signal(signal.SIGKILL)
+        run.end()
+        holders = list(holders_of([port]))
+        assert holders, "somebody got away with it"
+        reaped = reap(run.folder)
+        assert (reaped.problems, reaped.ports) == ([], [port.endpoint])
+        assert not any(each.alive for each in holders)
+        assert listening([port]) == []
+
+
+def test_the_janitor_reads_the_newest_registry_of_a_folder_that_is_gone(tmp_path: Path) -> None:
+    """It was written anew since the janitor began, and then removed with all else."""
+    (tmp_path / "run" / ".milepost").mkdir(parents=True)
+    sockets = tmp_path / "milepost-x"
+    sockets.mkdir()
+    registry = Registry(tmp_path / "run")
+    with subprocess.Popen(["true"]) as gone:
+        dead = identity_of(gone.pid) or Identity(2**22 - 1, 1, "")
+    registry.append({"kind": "run", "run_id": "00ff00ff", "supervisor": identity_record(dead)})
+    words = ["-P", "-m", "milepost.supervisor.cleanup.janitor", str(tmp_path / "run")]
+    with subprocess.Popen([sys.executable, *words], stdin=subprocess.PIPE) as janitor:
+        assert janitor.stdin is not None
+        until_it_holds(janitor.pid, registry.path)
+        compact(registry.path)
+        registry.append({"kind": "folder", "path": str(sockets)})
+        janitor.stdin.write(b".")
+        janitor.stdin.flush()
+        until_it_holds(janitor.pid, registry.path)
+        shutil.rmtree(tmp_path / "run")
+        janitor.stdin.close()
+        assert janitor.wait(20) == 0
+    assert not sockets.exists()
+
+
+def until_it_holds(pid: int, path: Path) -> None:
+    """The process has this very file open, no namesake that was there before."""
+    deadline_s = time.monotonic() + 20
+    while time.monotonic() < deadline_s:
+        with contextlib.suppress(OSError):
+            if any(each.samefile(path) for each in Path(f"/proc/{pid}/fd").iterdir()):
+                return
+    pytest.fail(f"process {pid} did not open {path} within 20 s")
 
 
 def test_a_killed_janitor_is_replaced(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -25,6 +26,7 @@ from milepost.messages.supervisor import (
     EventReported,
     GuardTripped,
     PeerRestarted,
+    PortOpened,
     ResourceTaken,
     StepRecorded,
     WorkFinished,
@@ -171,6 +173,26 @@ class Forgetful(Idle):
         argv = ["rmdir", str(self.run_folder / name)]
         taken = ResourceTaken(actor=self.name, name=name, release=argv, lease_s=lease_s)
         return Tell("supervisor", taken)
+
+
+class Opening(Idle):
+    """Has a port of its own, and passed it on to a process that nothing else ties to the run."""
+
+    def start(self, now_s: float) -> list[Effect]:
+        listener = socket.create_server(("127.0.0.1", 0))
+        words = ["setsid", "sleep", "600"]
+        subprocess.Popen(words, env={"PATH": os.environ["PATH"]}, pass_fds=(listener.fileno(),))
+        opened = PortOpened(
+            actor=self.name,
+            endpoint=f"tcp://127.0.0.1:{listener.getsockname()[1]}",
+            inode=os.fstat(listener.fileno()).st_ino,
+        )
+        listener.close()
+        return [Tell("supervisor", opened)]
+
+
+def opening(context: ActorContext) -> Opening:
+    return Opening(context)
 
 
 def forgetful(context: ActorContext) -> Forgetful:

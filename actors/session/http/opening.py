@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from milepost.actors.ports import own_port
 from milepost.actors.session.addresses import Addresses
 from milepost.actors.session.http.door import Door, DooredCore
 from milepost.actors.session.http.lifecycle import FreeSessions, Lifecycle
@@ -42,6 +43,7 @@ async def http_door(
 
     Raises:
         OSError: nothing can listen there, or the key file cannot be read.
+        Undelivered: the port could not be written down.
     """
     session = context.topology.actors.session
     assert session is not None, "this is a session actor"
@@ -50,6 +52,7 @@ async def http_door(
     model = context.topology.model
     assert model is not None, "a topology with sessions has a model"
     listener, base_url = bind(config, context.index)
+    await own_port(context.bus, context.name, base_url, listener.fileno())
     desk.addresses = Addresses(base_url, secrets.token_bytes(SECRET_BYTES))
     door = Door(core, context.feed)
     chats = Chats(door, session.template_options, config.dropped_fields)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 from proc.system.conftest import Launch
 from proc.system.harness import GROUPS, MEMBERS, Start, check_balance, check_metrics
+
+from milepost.supervisor.cleanup.registry import registry_path
 
 pytestmark = pytest.mark.timeout(300)
 STEPS = 2
@@ -42,6 +45,10 @@ def test_episodes_over_two_doors_are_trained_and_each_address_leads_to_its_own(
     facts = {event["source"]: event["values"]["facts"] for event in run.events("ready")}
     doors = {facts[f"session-{index}"]["http"] for index in range(2)}
     assert {door for door, status in told if status == "0"} == doors
+    written = map(json.loads, registry_path(run.folder).read_bytes().splitlines())
+    ports = {one["actor"]: one["endpoint"] for one in written if one["kind"] == "listener"}
+    assert set(ports) == {"session-0", "session-1"}
+    assert set(ports.values()) == doors
     strangers = [status for _, status in told if status != "0"]
     assert strangers
     assert set(strangers) == {"404"}

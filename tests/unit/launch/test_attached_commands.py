@@ -50,6 +50,7 @@ def actor(name: str, **changed: object) -> dict[str, Any]:
         "progress_s": 0.4,
         "working_on": "waits for a batch since 3 s",
         "finished": False,
+        "ports": [],
         "statistics": {},
         **changed,
     }
@@ -57,6 +58,15 @@ def actor(name: str, **changed: object) -> dict[str, Any]:
 
 def bus(box: dict[str, Any], *links: dict[str, Any]) -> dict[str, Any]:
     return {"bus": {"mailbox": box, "links": list(links), "loop": {"p99_ms": 1.26}}}
+
+
+def test_ps_says_where_an_actor_listens_by_itself() -> None:
+    actors = [actor("session-0", ports=["http://h:1"]), actor("guests", ports=["tcp://h:2"])]
+    assert ps.lines_of(RUN, actors)[-3:] == [
+        "",
+        "session-0 listens at http://h:1",
+        "guests listens at tcp://h:2",
+    ]
 
 
 def test_ps_is_one_line_an_actor() -> None:

@@ -56,6 +56,7 @@ def actor(name: str, **changed: Any) -> dict[str, Any]:
         "working_on": f"{name} works",
         "finished": False,
         "facts": {"device": "cpu"},
+        "ports": [],
         "statistics": {"rss_mib": 40.0, "cpu_share": 0.25, "uptime_s": 70.0, "bus": bus()},
         **changed,
     }

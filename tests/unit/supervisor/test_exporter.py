@@ -124,9 +124,11 @@ def test_the_exporter_is_told_where_the_run_publishes_and_reads_no_file_of_it(
 
     monkeypatch.setattr(Companions, "_start", start)
     monkeypatch.setattr(Companions, "_track", lambda *_: None)
-    companions = Companions(tmp_path, "ab", lambda _: None)
+    owned: list[dict[str, Any]] = []
+    companions = Companions(tmp_path, "ab", lambda _: None, owned.append)
     companions.start_exporter(PrometheusConfig(port=0), "ipc:///there")
     ((name, module, where, run_id, descriptor, key_file),) = started
     assert (name, module) == ("prometheus", "milepost.supervisor.exporter.server")
     assert (where, run_id, key_file) == ("ipc:///there", "ab", "")
     assert descriptor.isdecimal()
+    assert [(one["kind"], one["actor"]) for one in owned] == [("listener", "prometheus")]
