@@ -99,6 +99,9 @@ class AlgorithmConfig(Config, kw_only=True):
     correction_low: NonNegativeFloat = 0.0
     correction_high: PositiveFloat = 2.0
     aggregation: Literal["per_token", "per_sample"] = "per_token"
+    replay_routes: bool = False
+    """Mixture models: train each token through the experts that the engine chose for it (rollout
+    routing replay, R3). Routes travel with every row: layers * experts per token bytes a token."""
     kl_coef: NonNegativeFloat = 0.0
     """Not 0 needs a reference model; refused until one is configured."""
     entropy_coef: NonNegativeFloat = 0.0

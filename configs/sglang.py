@@ -23,7 +23,7 @@ RESERVED: Final[dict[str, str]] = {
     "dtype": "set model.dtype",
     "enable-deterministic-inference": "set deterministic",
     "enable-memory-saver": "set release_memory",
-    "enable-return-routed-experts": "set routes",
+    "enable-return-routed-experts": "set algorithm.replay_routes",
     "host": "the server listens on this host alone",
     "max-running-requests": "set actors.engine.running_max",
     "model": "set model.path",
@@ -64,8 +64,6 @@ class SGLangConfig(Config, kw_only=True):
     GPUs it must be another GPU than the server's."""
     deterministic: bool = False
     """Batch-invariant kernels, and seeds of requests count. Without it they have no effect."""
-    routes: bool = False
-    """Return the experts each token was routed to (mixture models)."""
     release_memory: bool = False
     """Give the memory of keys and values back while no request is in flight: for a GPU that is
     shared with a trainer, in a synchronous run. The next request takes it again."""

@@ -44,6 +44,8 @@ class Generate(Message, kw_only=True):
     """Tell the asker what is sampled meanwhile, with `GeneratedPart`. The answer stays whole."""
     rank: NonNegative = 0
     """Modulo the number of data-parallel ranks, the one that holds the session's prefix."""
+    routes_start: NonNegative | None = None
+    """First token of the row whose routes are wanted, at most P - 1; None: no routes are."""
 
 
 class Generated(Message, kw_only=True):
@@ -63,6 +65,8 @@ class Generated(Message, kw_only=True):
     top_logprobs: Bulk | None = None
     """float32 [N, K]"""
     routes: Bulk | None = None
+    """uint8 or int16 [P + N - 1 - routes_start, mixture layers, experts per token]: the experts
+    that each token of [routes_start, P + N - 1) went through when what follows it was sampled."""
     incarnation: NonNegative = 0
     """Of the engine: how often it had started before."""
     weights: tuple[WeightsUsed, ...] = ()

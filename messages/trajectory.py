@@ -55,6 +55,9 @@ class TurnBoundary(Struct, frozen=True, kw_only=True):
     """Tokens of the prompt whose keys and values the engine had already."""
     weights: tuple[WeightsUsed, ...] = ()
     """What that engine says of each version that sampled tokens of this reply."""
+    routes_hash: str = ""
+    """xxh3-128 hex of the routes of the tokens from the last one of the turn before to the last but
+    one of this, [end before - 1, end - 1); empty when routes are not replayed."""
 
 
 class Certificate(Struct, frozen=True, kw_only=True):
@@ -106,7 +109,8 @@ class Trajectory(Struct, frozen=True, kw_only=True):
     turns: tuple[TurnBoundary, ...]
     certificate: Certificate
     routes: Bulk | None = None
-    """uint8 or int16 [T - 1, layers, experts per token], when routes are replayed."""
+    """uint8 (int16 beyond 256 experts) [T - 1, mixture layers, experts per token], when routes are
+    replayed: the experts that computed each token but the last, as the engine chose them."""
     group_rewards: tuple[Finite, ...] = ()
     """Rewards of all members of the group; the buffer fills it in when the group is complete."""
     group_size: Positive = 1

@@ -214,7 +214,7 @@ class Engine:
         if request_id in self._in_flight:
             reason = f"request {request_id} is in flight already"
             return [self._refuse(request, request_id, reason, retry=False)]
-        if fault := _row_fault(message.token_ids):
+        if fault := _row_fault(message.token_ids) or self._routes_fault(message):
             return [self._refuse(request, request_id, fault, retry=False)]
         self._in_flight[request_id] = _InFlight(request, request_id, self._now_s)
         if message.stream:
@@ -227,8 +227,19 @@ class Engine:
                 message.sampling,
                 message.stream,
                 message.rank,
+                message.routes_start,
             )
         ]
+
+    def _routes_fault(self, message: Generate) -> str:
+        start, length = message.routes_start, message.token_ids.shape[0]
+        if start is None:
+            return ""
+        if not self._facts.returns_routes:
+            return f"{self._name} was not started to keep routes, algorithm.replay_routes is off"
+        if start >= length:
+            return f"routes from token {start} on are wanted of a prompt of {length} tokens"
+        return ""
 
     def _score(self, message: Score, request: Request) -> list[Effect]:
         if busy := self._unready(0):

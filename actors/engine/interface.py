@@ -31,12 +31,14 @@ class EngineFacts:
         manifest: every tensor of a version, by Hugging Face name.
         vocab_size: token ids are below it.
         context_tokens: most tokens of one row, prompt and reply together.
+        returns_routes: the experts of each token are kept, and told to who asks.
         details: for people: device, dtype, slots, ...
     """
 
     manifest: tuple[TensorSpec, ...]
     vocab_size: int
     context_tokens: int
+    returns_routes: bool = False
     details: dict[str, object] = field(default_factory=dict)
 
 
@@ -58,6 +60,7 @@ class GenerateOrder(Order):
         sampling: how.
         stream: post what is sampled meanwhile as `Progress`.
         rank: modulo the number of data-parallel ranks, the one that holds the prefix.
+        routes_start: first token whose routes are wanted, below P; None: no routes are.
     """
 
     session_id: str
@@ -65,6 +68,7 @@ class GenerateOrder(Order):
     sampling: SamplingParams
     stream: bool = False
     rank: int = 0
+    routes_start: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,8 +204,10 @@ class Finished:
     """For each span, as in `WeightsUsed.kv_version`."""
     top_token_ids: NDArray[np.int32] | None = None
     top_logprobs: NDArray[np.float32] | None = None
-    routes: NDArray[np.int16] | None = None
-    """int16 [P + N - 1, layers, experts per token]"""
+    routes: NDArray[np.uint8 | np.int16] | None = None
+    """[P + N - 1 - routes_start, mixture layers, experts per token], when they were asked for. A
+    token's are those of the pass that the token after it was sampled from, whatever weights came
+    later. None of a reply that was aborted."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,6 +60,7 @@ def make_backend(context: ActorContext) -> Backend:
                 dtype=model.dtype,
                 context_tokens=model.context_tokens_max,
                 receiver=make_receiver(topology, context.run_folder, context.spec.kind),
+                keeps_routes=keeps_routes(topology, context.spec.kind),
             )
         case "sglang":
             from milepost.actors.engine.sglang.backend import SGLangBackend
@@ -80,8 +81,14 @@ def make_backend(context: ActorContext) -> Backend:
                 context_tokens=model.context_tokens_max,
                 pause=publisher.pause if publisher is not None else "",
                 is_cut=sampling.top_p < 1 or sampling.top_k > 0 or sampling.min_p > 0,
+                routes=keeps_routes(topology, context.spec.kind),
             )
             return SGLangBackend(start(Path(model.path), config, place, needs))
+
+
+def keeps_routes(topology: Topology, kind: str) -> bool:
+    """Whether engines of this kind note routes: nothing of the evaluator's own is trained."""
+    return topology.algorithm.replay_routes and kind != EVALUATION_ENGINE
 
 
 def config_of(topology: Topology, kind: str) -> EngineConfig:

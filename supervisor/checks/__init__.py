@@ -44,6 +44,7 @@ from milepost.supervisor.checks.machine import (
 from milepost.supervisor.checks.mailboxes import host_is_ours, place_exists, tcp_is_private
 from milepost.supervisor.checks.parts import parts_are_known
 from milepost.supervisor.checks.resume import resume_goes_on
+from milepost.supervisor.checks.routes import model_has_routes, routes_find_their_way
 from milepost.supervisor.checks.transports import checksum_is_installed, transport_fits
 from milepost.supervisor.checks.wiring import (
     actors_fit,
@@ -74,6 +75,9 @@ CHECKS: Final = (
     ),
     Check("groups, batches, minibatches and ranks divide", READING, batch_divides),
     Check("the loss has the terms that are asked for", READING, loss_is_defined),
+    Check(
+        "routes are noted by the engine and replayed by the trainer", READING, routes_find_their_way
+    ),
     Check("the optimizer's numbers and schedule make sense", READING, optimizer_can_step),
     Check("the limit on stale weights and its policy go together", READING, staleness_is_settled),
     Check("what is sampled beyond need has room and effect", READING, over_sampling_is_settled),
@@ -103,6 +107,7 @@ CHECKS: Final = (
     Check("the run folder is new, or this is a resume", FILES, folder_is_ready),
     Check("a resumed run goes on as the run that it was", FILES, resume_goes_on),
     Check("the starting checkpoint is complete and of a known kind", FILES, checkpoint_is_complete),
+    Check("the model has the routes that are to be replayed", FILES, model_has_routes),
     Check("the key of the HTTP door can be read", FILES, http_key_is_readable),
     Check("every line of the prompt files is a prompt", FILES, prompts_are_readable),
     Check("no held-out prompt of a file is trained on", FILES, held_out_is_apart),

@@ -144,7 +144,12 @@ def make_backend(folder: Path, config: EngineConfig, run_folder: Path, **needs: 
 
         receiver = Receiver(run_folder / "local", baseline=folder, device=config.device)
         return EmbeddedBackend(
-            folder, config, dtype=DTYPE, context_tokens=CONTEXT, receiver=receiver
+            folder,
+            config,
+            dtype=DTYPE,
+            context_tokens=CONTEXT,
+            receiver=receiver,
+            keeps_routes=bool(needs.get("routes")),
         )
     from milepost.actors.engine.sglang.backend import SGLangBackend
     from milepost.actors.engine.sglang.launch import Place
@@ -208,11 +213,19 @@ class Served:
         self.backend.order(order)
         return order.key
 
-    def ask(self, row: NDArray[np.int32], session: str = "", **sampling: Any) -> str:
+    def ask(
+        self,
+        row: NDArray[np.int32],
+        session: str = "",
+        *,
+        routes_start: int | None = None,
+        **sampling: Any,
+    ) -> str:
         """Order a reply; its key."""
         key = self.key()
         params = SamplingParams(**{"tokens_max": 16, "seed": self._num_keys, **sampling})
-        return self.order(GenerateOrder(key, session or key, row, params))
+        asked = GenerateOrder(key, session or key, row, params, routes_start=routes_start)
+        return self.order(asked)
 
     async def reply(self, row: NDArray[np.int32], session: str = "", **sampling: Any) -> Finished:
         """One reply, whole."""

@@ -6,6 +6,7 @@ Also what it is to be attached to a server that somebody else started.
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -13,8 +14,10 @@ import pytest
 import pytest_asyncio
 from contract.kit import (
     DEVICE,
+    MIXTURE,
     Served,
     assert_close,
+    config_json,
     engine_config,
     make_backend,
     random_row,
@@ -83,9 +86,10 @@ async def test_a_server_that_does_otherwise_than_the_topology_says_is_refused(
     served: Served, url: str, tmp_path: Path
 ) -> None:
     """Seeds that have no effect, routes that never come: found at the first batch, or never."""
-    config = engine_config(served.kind, urls=(url,), routes=True, python="", environment={})
+    config = engine_config(served.kind, urls=(url,), python="", environment={})
+    (tmp_path / "config.json").write_text(json.dumps(config_json(**MIXTURE)))
     with pytest.raises(UnsupportedServerError, match="enable_return_routed_experts = False"):
-        await asyncio.to_thread(make_backend, served.folder, config, tmp_path)
+        await asyncio.to_thread(make_backend, tmp_path, config, tmp_path, routes=True)
 
 
 async def test_nobody_at_the_url_is_said_by_name(served: Served, url: str, tmp_path: Path) -> None:

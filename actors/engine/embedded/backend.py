@@ -24,7 +24,7 @@ import torch
 from milepost.actors.effects import Event, Work, WorkDone
 from milepost.actors.engine.embedded.engine import EmbeddedEngine
 from milepost.actors.engine.embedded.parameters import Parameters
-from milepost.actors.engine.embedded.shape import read_shape
+from milepost.actors.engine.embedded.shape import UnsupportedModelError, read_shape
 from milepost.actors.engine.interface import (
     OUTCOMES,
     AbortOrder,
@@ -70,9 +70,11 @@ class EmbeddedBackend:
         dtype: `float32` or `bfloat16`.
         context_tokens: most tokens of one row.
         receiver: takes whole versions in.
+        keeps_routes: note the experts of every token.
 
     Raises:
-        UnsupportedModelError: an architecture that is not computed.
+        UnsupportedModelError: an architecture that is not computed, or one without experts whose
+            routes shall be kept.
     """
 
     def __init__(
@@ -83,10 +85,16 @@ class EmbeddedBackend:
         dtype: str,
         context_tokens: int,
         receiver: Receiver,
+        keeps_routes: bool = False,
     ) -> None:
         self._receiver = receiver
         torch.set_num_threads(config.threads)
         shape = read_shape(folder)
+        if keeps_routes and shape.routes is None:
+            raise UnsupportedModelError(
+                f"{folder} has no mixture of experts, so it has no routes: set "
+                f"algorithm.replay_routes = false"
+            )
         torch_dtype: torch.dtype = getattr(torch, dtype)
         self._engine = EmbeddedEngine(
             shape,
@@ -96,12 +104,14 @@ class EmbeddedBackend:
             running_max=config.running_max,
             context_tokens=context_tokens,
             prefill_tokens_max=config.prefill_tokens_max,
+            keeps_routes=keeps_routes,
         )
         manifest = Parameters(shape, torch_dtype, torch.device("meta")).manifest
         self._facts = EngineFacts(
             manifest=manifest,
             vocab_size=shape.vocab_size,
             context_tokens=context_tokens,
+            returns_routes=keeps_routes,
             details={
                 "model_type": shape.model_type,
                 "layers": shape.num_layers,

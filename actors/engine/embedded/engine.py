@@ -44,6 +44,7 @@ class EmbeddedEngine:
         running_max: sequences in rows at once, at most `slots`.
         context_tokens: most tokens of one row.
         prefill_tokens_max: prompt tokens of one step.
+        keeps_routes: note the experts of every token; the model must have some.
 
     Attributes:
         staging: serving and incoming weights. Its `open`, `write`, `check` and `drop` may be called
@@ -61,6 +62,7 @@ class EmbeddedEngine:
         running_max: int,
         context_tokens: int,
         prefill_tokens_max: int,
+        keeps_routes: bool = False,
     ) -> None:
         if running_max > slots:
             raise ValueError(f"running_max {running_max} is above slots {slots}")
@@ -68,7 +70,10 @@ class EmbeddedEngine:
         self._context_tokens = context_tokens
         self.staging = Staging(shape, dtype, device)
         self.version = -1
-        cache = KeyValueCache(shape, slots, context_tokens, dtype, device)
+        cache = KeyValueCache(
+            shape, slots, context_tokens, dtype, device, keeps_routes=keeps_routes
+        )
+        self._cache = cache
         self._rows = Rows(slots, context_tokens, shape.vocab_size)
         self._scheduler = Scheduler(self._rows, cache, running_max)
         decoder = Decoder(shape, cache)
@@ -172,7 +177,23 @@ class EmbeddedEngine:
             row, start, length = sequence.row, sequence.prompt_length, self._length(sequence)
             sequence.tokens = self._rows.tokens[row, :length].copy()
             sequence.logprobs = self._rows.logprobs[row, start:length].copy()
+            if self._rows.decoding[row]:
+                sequence.routes = self._routes(sequence, length - 1)
         self._scheduler.retract(sequence)
+
+    def _routes(self, reply: Reply, end: int) -> NDArray[np.uint8 | np.int16] | None:
+        """Of the tokens [order.routes_start, end) of a reply in its row, if they are wanted.
+
+        Those of a pass that was sampled from stay; passes after a retraction add to them.
+        """
+        start, cached = reply.order.routes_start, self._cache.routes
+        if start is None:
+            return None
+        assert cached is not None, "routes are wanted where none are kept"
+        known = reply.routes
+        if known is None:
+            return cached[reply.row, start:end].copy()
+        return np.concatenate((known, cached[reply.row, start + len(known) : end]))
 
     def _restart(self, scoring: Scoring) -> None:
         # One answer is of one version: rows that were scored already are scored again.
@@ -207,9 +228,12 @@ class EmbeddedEngine:
         if reason is not FinishReason.ABORT:
             # The token that ended it may be its first: then the row does not decode yet.
             length = int(self._rows.kv_length[row]) + 1
+        routes = None
         if row >= 0:
             token_ids = self._rows.tokens[row, start:length].copy()
             logprobs = self._rows.logprobs[row, start:length].copy()
+            if reason is not FinishReason.ABORT:
+                routes = self._routes(reply, length - 1)
         else:
             token_ids, logprobs = reply.tokens[start:].copy(), reply.logprobs
         self._scheduler.remove(reply, keep=True)
@@ -227,6 +251,7 @@ class EmbeddedEngine:
             kv_versions,
             top_ids,
             top_logprobs,
+            routes,
         )
 
     def _poison(self, reply: Reply) -> Rejected:

@@ -53,6 +53,8 @@ class Reply(Sequence):
         cached_tokens: prompt tokens that were cached when it was first placed, -1 before.
         top: (ids, log-probs) of the likeliest tokens at each reply token, when asked for.
         num_streamed: tokens that were posted as progress.
+        routes: of the tokens from `order.routes_start` on that something was sampled after before
+            the sequence was last retracted: prefilling it again must not change them.
     """
 
     order: GenerateOrder = field(kw_only=True)
@@ -61,6 +63,7 @@ class Reply(Sequence):
     cached_tokens: int = -1
     top: list[tuple[NDArray[np.int64], NDArray[np.float32]]] = field(default_factory=list)
     num_streamed: int = 0
+    routes: NDArray[np.uint8 | np.int16] | None = None
 
     @property
     def prompt_length(self) -> int:

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from milepost.actors.routes import RoutesShape
+
 MODEL_TYPES: Final = ("llama", "qwen3", "qwen3_moe")
 ROPE_TYPES: Final = ("default", "linear", "llama3", "yarn")
 
@@ -79,6 +81,17 @@ class ModelShape:
     rope: RopeShape
     experts: ExpertsShape | None
     sparse_layers: tuple[bool, ...]
+
+    @property
+    def routes(self) -> RoutesShape | None:
+        """What routes look like; None where no layer is a mixture of experts."""
+        if self.experts is None or not any(self.sparse_layers):
+            return None
+        return RoutesShape(
+            num_layers=sum(self.sparse_layers),
+            experts_per_token=self.experts.experts_per_token,
+            num_experts=self.experts.num_experts,
+        )
 
 
 def read_shape(folder: Path) -> ModelShape:

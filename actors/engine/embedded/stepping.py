@@ -70,7 +70,7 @@ class Stepper:
         graphed = cache.device.type == "cuda" and decoder.is_dense
         self._planner = Planner(scheduler, cache, prefill_tokens_max, graphed=graphed)
         self._graphs = DecodeGraphs(decoder, self._planner, cache.device) if graphed else None
-        self._device = cache.device
+        self._cache, self._device = cache, cache.device
         self._cohort: Cohort | None = None
         self.num_steps = 0
         self.num_generated = 0
@@ -110,7 +110,13 @@ class Stepper:
     def _states(self, weights: Parameters, plan: Plan) -> Tensor:
         if self._graphs is not None and not plan.groups:
             return self._graphs.hidden(weights, plan)
-        return self._decoder.hidden(weights, self._planner.batch(plan))
+        batch = self._planner.batch(plan)
+        if self._cache.routes is None:
+            return self._decoder.hidden(weights, batch)
+        chosen: list[Tensor] = []
+        states = self._decoder.hidden(weights, batch, chosen)
+        self._cache.write_routes(plan.columns[2], chosen)
+        return states
 
     def _advance(self, chunk: Chunk) -> bool:
         """Note that a chunk is computed; True when it was the sequence's last."""

@@ -45,6 +45,7 @@ from milepost.actors.engine.sglang.wire import (
     generate_body,
     is_cut,
     refusal,
+    routes_wanted,
     sampled,
     score_body,
     scored,
@@ -185,16 +186,17 @@ class SGLangBackend:
                 version = self._switching.version
                 flight.name = self._name(order.key)
                 left = flight.tokens_max - flight.num_tokens
-                body = generate_body(order, flight.row, left, flight.name, self._manner())
+                row = flight.row
+                wanted = routes_wanted(order, row, self._started.shape)
+                body = generate_body(order, row, left, flight.name, self._manner(), wanted)
                 answer = await self._answer(flight, body)
                 if reason := refusal(answer):
                     return Rejected(order.key, reason)
-                part = sampled(answer, order.sampling)
+                part = sampled(answer, order.sampling, wanted)
                 ended = flight.take(part, version, has_spans=self._capabilities.spans)
                 self._count(part.cached_tokens, len(order.token_ids), len(part.token_ids))
                 self._drafts += part.drafts
-        layers = self._started.shape.num_layers
-        return flight.finished(layers, keeps_caches=self._switching.keeps_caches)
+        return flight.finished(keeps_caches=self._switching.keeps_caches)
 
     async def _answer(self, flight: Flight, body: dict[str, Any]) -> dict[str, Any]:
         """The server's answer, whole; on the way, what is sampled goes to who wants to see it."""
@@ -283,7 +285,6 @@ class SGLangBackend:
         return Manner(
             prefixes=f"{self._started.token}/{self._switching.epoch}",
             seeded=ours.deterministic,
-            routes=ours.routes,
             ranks=self._started.data_ranks,
             vocab_size=self.facts.vocab_size,
         )

@@ -48,9 +48,17 @@ class Capabilities:
         """Whether the tests ran against this release."""
         return self.version in TRIED
 
-    def lives_through(self, mode: PauseMode) -> bool:
-        """Whether requests in flight stay in the server while weights change in this mode."""
-        return self.spans and (mode is PauseMode.IN_PLACE or self.flush_retracted)
+    def lives_through(self, mode: PauseMode, *, keeps_routes: bool = False) -> bool:
+        """Whether requests in flight stay in the server while weights change in this mode.
+
+        Args:
+            mode: what is asked of the engine.
+            keeps_routes: a request that the server retracts comes back with the routes of the new
+                weights for tokens that the old ones sampled; split, each part has its own.
+        """
+        if mode is PauseMode.IN_PLACE:
+            return self.spans
+        return self.spans and self.flush_retracted and not keeps_routes
 
 
 def capabilities_of(version: str) -> Capabilities:

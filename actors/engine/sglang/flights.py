@@ -17,6 +17,7 @@ from milepost.actors.engine.sglang.wire import AnswerError, Sampled
 from milepost.messages.shared import FinishReason, VersionSpan
 
 Number = TypeVar("Number", np.int32, np.float32)
+Stacked = TypeVar("Stacked", np.int32, np.float32, np.uint8 | np.int16)
 
 
 @dataclass(slots=True)
@@ -81,11 +82,10 @@ class Flight:
         self.split, self.name = False, ""
         return not goes_on
 
-    def finished(self, layers: int, *, keeps_caches: bool = False) -> Finished:
+    def finished(self, *, keeps_caches: bool = False) -> Finished:
         """The reply, whole.
 
         Args:
-            layers: of the model; routes are told apart by them.
             keeps_caches: within a part, keys and values may have outlived a change of version.
                 A new part begins with none: its version has prefixes of its own.
         """
@@ -104,6 +104,7 @@ class Flight:
                 spans.append(VersionSpan(start=start, end=end, version=version))
                 kv_versions.append(kv_version)
             offset += len(part.token_ids)
+        routes = [part.routes for part in self.parts]
         reason = self.parts[-1].finish_reason if self.parts else FinishReason.ABORT
         if reason is FinishReason.ABORT and offset >= self.tokens_max:
             reason = FinishReason.LENGTH
@@ -117,26 +118,15 @@ class Flight:
             kv_versions=tuple(kv_versions),
             top_token_ids=_stacked([part.top_token_ids for part in self.parts]),
             top_logprobs=_stacked([part.top_logprobs for part in self.parts]),
-            routes=self._routes(layers),
+            # Each part tells what the one before did not.
+            routes=None if reason is FinishReason.ABORT else _stacked(routes),
         )
-
-    def _routes(self, layers: int) -> NDArray[np.int16] | None:
-        rows: list[NDArray[np.int32]] = []
-        num_rows = 0
-        for part in self.parts:
-            if part.routes is None:
-                continue
-            rows.append(part.routes[num_rows:])
-            num_rows = len(part.routes)
-        if not rows:
-            return None
-        return np.concatenate(rows).reshape(num_rows, layers, -1).astype(np.int16)
 
 
 def _joined(parts: list[NDArray[Number]], dtype: type[Number]) -> NDArray[Number]:
     return np.concatenate([np.empty(0, dtype), *parts])
 
 
-def _stacked(parts: list[NDArray[Number] | None]) -> NDArray[Number] | None:
+def _stacked(parts: list[NDArray[Stacked] | None]) -> NDArray[Stacked] | None:
     known = [part for part in parts if part is not None]
     return np.concatenate(known) if known else None

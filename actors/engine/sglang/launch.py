@@ -128,7 +128,7 @@ def start_server(
 
 
 def server_options(
-    config: EngineConfig, place: Place, *, dtype: str, context_tokens: int
+    config: EngineConfig, place: Place, *, dtype: str, context_tokens: int, routes: bool = False
 ) -> dict[str, Any]:
     """Everything that is said to a server but its model and its port.
 
@@ -157,7 +157,7 @@ def server_options(
         options["max-total-tokens"] = config.slots * context_tokens
     if ours.deterministic:
         options["enable-deterministic-inference"] = True
-    if ours.routes:
+    if routes:
         options["enable-return-routed-experts"] = True
     if ours.release_memory:
         options["enable-memory-saver"] = True

@@ -13,7 +13,11 @@ from typing import Any
 import torch
 
 from milepost.actors.engine.embedded.parameters import Parameters
-from milepost.actors.engine.embedded.shape import ModelShape, read_shape
+from milepost.actors.engine.embedded.shape import (
+    ModelShape,
+    UnsupportedModelError,
+    read_shape,
+)
 from milepost.actors.engine.interface import EngineFacts
 from milepost.actors.engine.sglang.broadcast import BroadcastUpdate
 from milepost.actors.engine.sglang.capabilities import (
@@ -78,12 +82,14 @@ class Needs:
         context_tokens: most tokens of one row.
         pause: `[actors.publisher] pause`; empty without one.
         is_cut: `[sampling]` has top-p, top-k or min-p.
+        routes: `[algorithm] replay_routes`.
     """
 
     dtype: str
     context_tokens: int
     pause: str
     is_cut: bool
+    routes: bool = False
 
 
 def start(folder: Path, config: EngineConfig, place: Place, needs: Needs) -> Started:
@@ -91,18 +97,28 @@ def start(folder: Path, config: EngineConfig, place: Place, needs: Needs) -> Sta
 
     Raises:
         ServerStartError: ours did not become ready.
-        UnsupportedModelError: an architecture whose tensors Milepost cannot name.
+        UnsupportedModelError: an architecture whose tensors Milepost cannot name, or one without
+            experts whose routes are wanted.
         UnsupportedServerError: the release, or the way it was started, cannot do what is needed.
     """
     ours = config.sglang
     shape = read_shape(folder)
+    if needs.routes and shape.routes is None:
+        raise UnsupportedModelError(
+            f"{folder} has no mixture of experts, so it has no routes: set "
+            f"algorithm.replay_routes = false"
+        )
     with contextlib.ExitStack() as undo:
         server = None
         if ours.urls:
             url = ours.urls[place.index].rstrip("/")
         else:
             options = server_options(
-                config, place, dtype=needs.dtype, context_tokens=needs.context_tokens
+                config,
+                place,
+                dtype=needs.dtype,
+                context_tokens=needs.context_tokens,
+                routes=needs.routes,
             )
             server = start_server(folder, config, options, place)
             undo.callback(server.close)
@@ -112,6 +128,10 @@ def start(folder: Path, config: EngineConfig, place: Place, needs: Needs) -> Sta
         require(capabilities, pause=needs.pause, is_cut=needs.is_cut)
         if server is None:
             refuse_unfit(info, config, needs)
+        elif needs.routes and not info.get("enable_return_routed_experts"):
+            raise UnsupportedServerError(
+                f"SGLang {capabilities.version} keeps no routes, algorithm.replay_routes needs them"
+            )
         undo.pop_all()
     return Started(
         url=url,
@@ -139,6 +159,7 @@ def _facts(
         manifest=manifest,
         vocab_size=shape.vocab_size,
         context_tokens=needs.context_tokens,
+        returns_routes=needs.routes,
         details={
             "model_type": shape.model_type,
             "layers": shape.num_layers,
@@ -192,7 +213,7 @@ def refuse_unfit(info: dict[str, Any], config: EngineConfig, needs: Needs) -> No
         "skip_tokenizer_init": True,
         "allow_auto_truncate": False,
         "enable_deterministic_inference": ours.deterministic,
-        "enable_return_routed_experts": ours.routes,
+        "enable_return_routed_experts": needs.routes,
     }
     faults = [
         f"{name} = {info.get(name)!r}, {value!r} is needed"

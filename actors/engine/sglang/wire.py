@@ -1,6 +1,7 @@
 """Between the engine's orders and the server's own words: pure, and the only place that knows them.
 
-Shapes: P tokens of the prompt, N sampled, K alternatives.
+Shapes: P tokens of the prompt, N sampled, K alternatives. The server counts all layers in routes
+and gives those without experts numbers that mean nothing; only mixture layers leave this module.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from milepost.actors.engine.embedded.shape import ModelShape
 from milepost.actors.engine.interface import GenerateOrder, ScoreOrder
 from milepost.messages.shared import FinishReason, SamplingParams, VersionSpan
 
@@ -32,7 +34,7 @@ class Sampled:
         cached_tokens: prompt tokens that were not computed again.
         top_token_ids: int32 [N, K]
         top_logprobs: float32 [N, K]
-        routes: int32 [P + N - 1, layers * experts per token], flat per token.
+        routes: uint8 or int16 [P + N - 1 - start, mixture layers, experts per token], as wanted.
         drafts: (proposed, accepted) tokens of speculative decoding.
     """
 
@@ -43,12 +45,34 @@ class Sampled:
     cached_tokens: int
     top_token_ids: NDArray[np.int32] | None = None
     top_logprobs: NDArray[np.float32] | None = None
-    routes: NDArray[np.int32] | None = None
+    routes: NDArray[np.uint8 | np.int16] | None = None
     drafts: tuple[int, int] = (0, 0)
 
 
 class AnswerError(RuntimeError):
     """An answer that is not what was asked for; the text names the difference."""
+
+
+@dataclass(frozen=True, slots=True)
+class RoutesWanted:
+    """Routes of the tokens from `start` on, of a model of this shape."""
+
+    start: int
+    shape: ModelShape
+
+
+def routes_wanted(
+    order: GenerateOrder, row: NDArray[np.int32], shape: ModelShape
+) -> RoutesWanted | None:
+    """What is not known yet of the routes that were ordered; None when none were.
+
+    A token's routes are those of the pass that the next one was sampled from. So only the last
+    token of what has been sampled already is wanted again: it went through no pass yet.
+    """
+    if order.routes_start is None:
+        return None
+    has_sampled = len(row) > len(order.token_ids)
+    return RoutesWanted(len(row) - 1 if has_sampled else order.routes_start, shape)
 
 
 def is_cut(sampling: SamplingParams) -> bool:
@@ -65,20 +89,23 @@ class Manner:
     Attributes:
         prefixes: name space of prefixes; another one after every change of weights.
         seeded: seeds have an effect.
-        routes: ask for the routes of experts.
         ranks: data-parallel ranks of the server.
         vocab_size: of the model.
     """
 
     prefixes: str
     seeded: bool
-    routes: bool
     ranks: int
     vocab_size: int
 
 
 def generate_body(
-    order: GenerateOrder, row: NDArray[np.int32], tokens_max: int, name: str, manner: Manner
+    order: GenerateOrder,
+    row: NDArray[np.int32],
+    tokens_max: int,
+    name: str,
+    manner: Manner,
+    wanted: RoutesWanted | None = None,
 ) -> dict[str, Any]:
     """What `/generate` is asked.
 
@@ -88,6 +115,7 @@ def generate_body(
         tokens_max: most tokens still to be sampled.
         name: of this asking, unique on the server.
         manner: see there.
+        wanted: routes to return.
     """
     sampling = order.sampling
     cut = is_cut(sampling)
@@ -117,18 +145,27 @@ def generate_body(
         body["sampling_logprobs_mode"] = "selected"
     if order.stream:
         body["stream"] = True
-    if manner.routes:
+    if wanted is not None:
         body["return_routed_experts"] = True
+        body["routed_experts_start_len"] = wanted.start
     if manner.ranks > 1:
         body["routed_dp_rank"] = order.rank % manner.ranks
     return body
 
 
-def sampled(answer: dict[str, Any], sampling: SamplingParams) -> Sampled:
+def sampled(
+    answer: dict[str, Any], sampling: SamplingParams, wanted: RoutesWanted | None = None
+) -> Sampled:
     """Read an answer of `/generate`.
 
+    Args:
+        answer: the server's.
+        sampling: as asked for.
+        wanted: routes that were asked for. A part without a token has none: whoever goes on with
+            it computes its prompt anew.
+
     Raises:
-        AnswerError: log-probs and tokens do not belong together.
+        AnswerError: log-probs, tokens and routes do not belong together.
     """
     meta = answer["meta_info"]
     pairs = meta.get("output_token_logprobs") or []
@@ -154,7 +191,7 @@ def sampled(answer: dict[str, Any], sampling: SamplingParams) -> Sampled:
         cached_tokens=int(meta.get("cached_tokens", 0)),
         top_token_ids=top_ids,
         top_logprobs=top_logprobs,
-        routes=_routes(meta.get("routed_experts"), len(token_ids), meta),
+        routes=None if wanted is None else _routes(meta, len(token_ids), wanted),
         drafts=(proposed, int(meta.get("spec_num_correct_drafts", 0))),
     )
 
@@ -239,11 +276,26 @@ def _alternatives(
     return ids.reshape(num_tokens, wanted), logprobs.reshape(num_tokens, wanted)
 
 
-def _routes(encoded: str | None, num_tokens: int, meta: dict[str, Any]) -> NDArray[np.int32] | None:
-    if encoded is None:
+def _routes(
+    meta: dict[str, Any], num_tokens: int, wanted: RoutesWanted
+) -> NDArray[np.uint8 | np.int16] | None:
+    if not num_tokens:
         return None
-    values = np.frombuffer(base64.b64decode(encoded), np.int32)
+    if (encoded := meta.get("routed_experts")) is None:
+        raise AnswerError(f"no routes of {num_tokens} tokens: was the server started to keep them")
+    shape = wanted.shape
+    assert shape.routes is not None, "routes of a model without experts"
+    values = np.frombuffer(base64.b64decode(encoded), "<i4")
     num_rows = int(meta["prompt_tokens"]) + num_tokens - 1
-    if num_rows < 1 or values.size % num_rows:
-        raise AnswerError(f"{values.size} routes for {num_rows} tokens")
-    return values.reshape(num_rows, -1)
+    width = shape.num_layers * shape.routes.experts_per_token
+    if values.size not in (num_rows * width, (num_rows - wanted.start) * width):
+        told = f"{num_rows - wanted.start} tokens of {width} experts each"
+        raise AnswerError(f"{values.size} routes for {told}")
+    per_layer = values.reshape(-1, shape.num_layers, shape.routes.experts_per_token)
+    # A release that knows no start tells all.
+    fresh = per_layer[len(per_layer) - (num_rows - wanted.start) :]
+    found = fresh[:, np.flatnonzero(shape.sparse_layers)]
+    if found.size and not 0 <= int(found.min()) <= int(found.max()) < shape.routes.num_experts:
+        told = f"from {found.min()} to {found.max()}, there are {shape.routes.num_experts}"
+        raise AnswerError(f"routes to experts {told}")
+    return found.astype(shape.routes.dtype)

@@ -116,11 +116,15 @@ def serving(shape: ModelShape | None = None, seed: int = 0, **changes: Any) -> E
 
 
 def order(
-    key: str, token_ids: list[int] | NDArray[np.int32], session: str = "", **sampling: Any
+    key: str,
+    token_ids: list[int] | NDArray[np.int32],
+    session: str = "",
+    routes_start: int | None = None,
+    **sampling: Any,
 ) -> GenerateOrder:
     """A request; the session is the request's own unless named."""
-    row = np.array(token_ids, np.int32)
-    return GenerateOrder(key, session or key, row, SamplingParams(**sampling))
+    row, params = np.array(token_ids, np.int32), SamplingParams(**sampling)
+    return GenerateOrder(key, session or key, row, params, routes_start=routes_start)
 
 
 def step(engine: EmbeddedEngine) -> list[Outcome]:

@@ -21,17 +21,22 @@ Weights = dict[str, NDArray[np.float32]]
 
 
 class NaiveRow:
-    """One row of tokens under explicit weights. Default RoPE only."""
+    """One row of tokens under explicit weights. Default RoPE only.
+
+    `routes` has the experts of each token, sorted: [token][mixture layer].
+    """
 
     def __init__(self, shape: ModelShape) -> None:
         self._shape = shape
         self._keys: list[list[Array]] = [[] for _ in range(shape.num_layers)]
         self._values: list[list[Array]] = [[] for _ in range(shape.num_layers)]
+        self.routes: list[list[list[int]]] = []
 
     def feed(self, token: int, weights: Weights) -> Array:
         """Logits float64 [vocab] after one more token, computed with these weights."""
         shape = self._shape
         position = len(self._keys[0])
+        self.routes.append([])
         state = weights["model.embed_tokens.weight"][token].astype(np.float64)
         for layer in range(shape.num_layers):
             prefix = f"model.layers.{layer}"
@@ -70,6 +75,7 @@ class NaiveRow:
         assert experts is not None
         shares = softmax(weights[f"{prefix}.gate.weight"] @ normed)
         chosen = np.argsort(-shares)[: experts.experts_per_token]
+        self.routes[-1].append(sorted(chosen.tolist()))
         total = shares[chosen].sum() if experts.normalize else 1.0
         parts = [
             shares[expert] / total * swiglu(f"{prefix}.experts.{expert}", normed, weights)

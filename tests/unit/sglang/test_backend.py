@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from contract.kit import Served, config_json, make_backend, random_row
+from contract.kit import MIXTURE, Served, config_json, make_backend, random_row
 from unit.sglang.fake_server import FakeServer
 
+from milepost.actors.engine.embedded.shape import UnsupportedModelError
 from milepost.actors.engine.interface import Finished, Rejected
 from milepost.actors.engine.sglang.backend import SGLangBackend
 from milepost.actors.engine.sglang.capabilities import UnsupportedServerError
@@ -31,13 +32,17 @@ class Scene:
         self.server = FakeServer("0.5.21")
         self.made: list[Served] = []
 
-    async def serve(self, version: str = "0.5.21", **changes: Any) -> Served:
+    async def serve(
+        self, version: str = "0.5.21", *, needs: dict[str, Any] | None = None, **changes: Any
+    ) -> Served:
         self.server.version = version
         await self.server.start()
         config = EngineConfig(
             kind="sglang", sglang=SGLangConfig(urls=(self.server.url,), **changes)
         )
-        backend = await asyncio.to_thread(make_backend, self.folder, config, self.folder)
+        backend = await asyncio.to_thread(
+            make_backend, self.folder, config, self.folder, **(needs or {})
+        )
         assert isinstance(backend, SGLangBackend)
         served = Served("sglang", backend, config_json(), self.folder)
         self.made.append(served)
@@ -159,8 +164,14 @@ def test_the_heartbeat_has_the_room_of_all_ranks() -> None:
 
 
 async def test_a_server_of_another_kind_is_refused_with_every_difference(scene: Scene) -> None:
+    (scene.folder / "config.json").write_text(json.dumps(config_json(**MIXTURE)))
     with pytest.raises(
         UnsupportedServerError,
         match=r"enable_deterministic_inference = False, True .*; enable_return_routed_experts",
     ):
-        await scene.serve(deterministic=True, routes=True)
+        await scene.serve(deterministic=True, needs={"routes": True})
+
+
+async def test_routes_of_a_dense_model_are_refused_before_a_server_is_asked(scene: Scene) -> None:
+    with pytest.raises(UnsupportedModelError, match="algorithm.replay_routes = false"):
+        await scene.serve(needs={"routes": True})

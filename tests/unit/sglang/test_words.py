@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import base64
+import dataclasses
 from typing import Any
 
 import numpy as np
 import pytest
+from contract.kit import MIXTURE, config_json
 
+from milepost.actors.engine.embedded.shape import shape_from_config
 from milepost.actors.engine.interface import GenerateOrder, ScoreOrder
 from milepost.actors.engine.sglang.capabilities import (
     UnsupportedServerError,
@@ -17,8 +21,10 @@ from milepost.actors.engine.sglang.flights import Flight
 from milepost.actors.engine.sglang.wire import (
     AnswerError,
     Manner,
+    RoutesWanted,
     generate_body,
     refusal,
+    routes_wanted,
     sampled,
     score_body,
     scored,
@@ -27,12 +33,25 @@ from milepost.configs.sglang import command_line, option_faults
 from milepost.messages.engine import PauseMode
 from milepost.messages.shared import FinishReason, SamplingParams, VersionSpan
 
-MANNER = Manner(prefixes="t/3", seeded=False, routes=False, ranks=1, vocab_size=96)
+MANNER = Manner(prefixes="t/3", seeded=False, ranks=1, vocab_size=96)
+MIXED = shape_from_config(config_json(**{**MIXTURE, "num_hidden_layers": 3, "mlp_only_layers": [1]}))
+"""Three layers, the middle one dense; 2 of 8 experts a token."""
 
 
 def order(rank: int = 0, *, stream: bool = False, **sampling: Any) -> GenerateOrder:
     row = np.array([1, 2, 3], np.int32)
     return GenerateOrder("k", "s", row, SamplingParams(**sampling), stream=stream, rank=rank)
+
+
+def routed(start: int) -> GenerateOrder:
+    return dataclasses.replace(order(), routes_start=start)
+
+
+def encoded(rows: int, *, first: int = 0) -> str:
+    """Routes as the server tells them, the dense layer with them: row i to i and i + 1, mod 8."""
+    chosen = (np.arange(first, first + rows)[:, None, None] + [[0, 1], [99, -7], [0, 1]]) % 8
+    chosen[:, 1] = 99
+    return base64.b64encode(chosen.astype("<i4").tobytes()).decode()
 
 
 def answer(num_tokens: int, end: str = "length", **meta: Any) -> dict[str, Any]:
@@ -68,11 +87,10 @@ def test_a_plain_request_asks_for_log_probs_and_nothing_it_does_not_need() -> No
 
 
 def test_what_is_wanted_beside_is_asked_for() -> None:
-    manner = Manner("t/3", seeded=True, routes=True, ranks=2, vocab_size=96)
+    manner = Manner("t/3", seeded=True, ranks=2, vocab_size=96)
     body = body_of(order(3, stream=True, top_p=0.5, seed=(1 << 64) - 1, top_logprobs=2), manner)
     assert body["stream"] is True
     assert body["routed_dp_rank"] == 1
-    assert body["return_routed_experts"] is True
     assert body["top_logprobs_num"] == 2
     assert body["sampling_logprobs_mode"] == "selected"
     assert body["sampling_params"]["top_k"] == 96, "the server needs a bound on what a cut leaves"
@@ -152,7 +170,7 @@ def test_a_split_reply_is_joined_with_its_versions() -> None:
     assert not flight.take(first, 4, has_spans=False)
     assert flight.row.tolist() == [1, 2, 3, 10, 11]
     assert flight.take(sampled(answer(3), SamplingParams()), 5, has_spans=False)
-    reply = flight.finished(1)
+    reply = flight.finished()
     assert reply.token_ids.tolist() == [10, 11, 10, 11, 12]
     assert [(span.start, span.end, span.version) for span in reply.spans] == [(0, 2, 4), (2, 5, 5)]
     assert reply.finish_reason is FinishReason.LENGTH
@@ -165,20 +183,20 @@ def test_a_reply_that_lived_through_publications_says_over_whose_keys() -> None:
     spans = [{"version": "4", "start": 0, "end": 1}, {"version": "5", "start": 1, "end": 3}]
     flight = Flight(order(), tokens_max=3)
     flight.take(sampled(answer(3, weight_versions=spans), SamplingParams()), 5, has_spans=True)
-    assert flight.finished(1, keeps_caches=True).kv_versions == (4, 4)
-    assert flight.finished(1).kv_versions == (4, 5)
+    assert flight.finished(keeps_caches=True).kv_versions == (4, 4)
+    assert flight.finished().kv_versions == (4, 5)
 
 
 def test_an_abort_that_somebody_asked_for_ends_a_split_reply() -> None:
     flight = Flight(order(), tokens_max=5)
     flight.split = flight.aborted = True
     assert flight.take(sampled(answer(2, "abort"), SamplingParams()), 4, has_spans=False)
-    assert flight.finished(1).finish_reason is FinishReason.ABORT
+    assert flight.finished().finish_reason is FinishReason.ABORT
 
 
 def test_a_reply_that_was_ended_before_its_first_token_is_an_empty_one() -> None:
     flight = Flight(order(), tokens_max=5)
-    reply = flight.finished(1)
+    reply = flight.finished()
     assert len(reply.token_ids) == len(reply.logprobs) == 0
     assert reply.spans == ()
     assert reply.finish_reason is FinishReason.ABORT
@@ -191,23 +209,71 @@ def test_spans_that_leave_tokens_out_are_refused() -> None:
         Flight(order(), tokens_max=5).take(part, 4, has_spans=True)
 
 
-def test_routes_of_a_split_reply_are_each_parts_own() -> None:
-    import base64
+def test_routes_are_asked_for_from_the_first_that_is_not_known() -> None:
+    """A conversation of many turns tells each route once, not all of them again with each turn."""
+    asked = routed(1)
+    body = generate_body(
+        asked, asked.token_ids, 7, "name", MANNER, routes_wanted(asked, asked.token_ids, MIXED)
+    )
+    assert body["return_routed_experts"] is True
+    assert body["routed_experts_start_len"] == 1
+    longer = np.array([1, 2, 3, 10, 11], np.int32)
+    wanted = routes_wanted(asked, longer, MIXED)
+    assert wanted is not None
+    assert wanted.start == 4, "the last token went through no pass yet"
+    assert routes_wanted(order(), longer, MIXED) is None
 
-    def routes(rows: int, value: int) -> str:
-        return base64.b64encode(np.full((rows, 4), value, np.int32).tobytes()).decode()
 
-    flight = Flight(order(), tokens_max=5)
-    flight.split = True
-    first = answer(2, "abort", routed_experts=routes(4, 1))
-    flight.take(sampled(first, SamplingParams()), 4, has_spans=False)
-    second = answer(2, routed_experts=routes(6, 2), prompt_tokens=5)
-    flight.take(sampled(second, SamplingParams()), 5, has_spans=False)
-    found = flight.finished(2).routes
+@pytest.mark.parametrize("rows", [4, 5])
+def test_routes_are_those_of_mixture_layers_whether_the_start_is_honoured_or_not(
+    rows: int,
+) -> None:
+    """The server counts dense layers, and gives them numbers that mean nothing."""
+    wanted = RoutesWanted(1, MIXED)
+    told = answer(3, routed_experts=encoded(rows, first=5 - rows))
+    found = sampled(told, SamplingParams(), wanted).routes
     assert found is not None
-    assert found.shape == (6, 2, 2)
-    assert found[:4].max() == 1
-    assert found[4:].min() == 2
+    assert found.dtype == np.uint8
+    assert found.shape == (4, 2, 2)
+    assert found[:, :, 0].tolist() == [[1, 1], [2, 2], [3, 3], [4, 4]]
+
+
+def test_routes_that_do_not_fit_are_refused_with_their_numbers() -> None:
+    """Routes of another row, or none, are no routes: the request fails, not the training."""
+    wanted = RoutesWanted(0, MIXED)
+    with pytest.raises(AnswerError, match="no routes of 3 tokens"):
+        sampled(answer(3), SamplingParams(), wanted)
+    with pytest.raises(AnswerError, match="18 routes for 5 tokens of 6 experts each"):
+        sampled(answer(3, routed_experts=encoded(3)), SamplingParams(), wanted)
+    wild = base64.b64encode(np.full((5, 6), 8, "<i4").tobytes()).decode()
+    with pytest.raises(AnswerError, match="routes to experts from 8 to 8, there are 8"):
+        sampled(answer(3, routed_experts=wild), SamplingParams(), wanted)
+
+
+def test_routes_of_a_split_reply_are_those_each_token_was_sampled_through() -> None:
+    """After a publication the prompt is computed anew, through other experts: they are not used."""
+    asked = routed(0)
+    flight = Flight(asked, tokens_max=5)
+    flight.split = True
+    nothing = answer(0, "abort")
+    flight.take(sampled(nothing, SamplingParams(), RoutesWanted(0, MIXED)), 3, has_spans=False)
+    flight.split = True
+    wanted = routes_wanted(asked, flight.row, MIXED)
+    first = answer(2, "abort", routed_experts=encoded(4))
+    flight.take(sampled(first, SamplingParams(), wanted), 4, has_spans=False)
+    wanted = routes_wanted(asked, flight.row, MIXED)
+    second = answer(2, routed_experts=encoded(6, first=10), prompt_tokens=5)
+    flight.take(sampled(second, SamplingParams(), wanted), 5, has_spans=False)
+    found = flight.finished().routes
+    assert found is not None
+    assert found[:, 0, 0].tolist() == [0, 1, 2, 3, 14 % 8, 15 % 8]
+
+
+def test_an_aborted_reply_has_no_routes() -> None:
+    flight = Flight(routed(0), tokens_max=5)
+    told = answer(2, "abort", routed_experts=encoded(4))
+    flight.take(sampled(told, SamplingParams(), RoutesWanted(0, MIXED)), 4, has_spans=False)
+    assert flight.finished().routes is None
 
 
 @pytest.mark.parametrize(
@@ -224,6 +290,8 @@ def test_releases_differ(version: str, *, spans: bool, retracts: bool, in_place:
     assert found.spans is spans
     assert found.lives_through(PauseMode.RETRACT) is retracts
     assert found.lives_through(PauseMode.IN_PLACE) is in_place
+    assert not found.lives_through(PauseMode.RETRACT, keeps_routes=True), "routes would be replaced"
+    assert found.lives_through(PauseMode.IN_PLACE, keeps_routes=True) is in_place
 
 
 def test_a_release_that_lacks_what_is_needed_is_refused_with_all_that_is_missing() -> None:
