@@ -8,8 +8,13 @@ went through no model yet.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
+
+import xxhash
+
+from milepost.messages.bulk import Bulk
 
 UINT8_MAX: Final = 256
 """Experts whose ids fit one byte."""
@@ -39,3 +44,31 @@ class RoutesShape:
         """Size of the routes of one token."""
         item_bytes = 1 if self.dtype == "uint8" else 2
         return self.num_layers * self.experts_per_token * item_bytes
+
+    def fault(self, routes: Bulk | None, num_tokens: int) -> str:
+        """What is wrong with the form of the routes of `num_tokens` tokens; empty: nothing.
+
+        Whether the numbers in them can be experts is for the trainer's door to find out.
+        """
+        sizes = (num_tokens, self.num_layers, self.experts_per_token)
+        if routes is None:
+            return f"no routes, {self.dtype} {sizes} are expected"
+        if routes.dtype != self.dtype or routes.shape != sizes:
+            return f"routes as {routes.dtype} {routes.shape}, {self.dtype} {sizes} are expected"
+        return ""
+
+
+def routes_hashes(routes: Bulk, ends: Sequence[int]) -> Iterator[str]:
+    """xxh3-128 hex of the routes that each turn added to its row.
+
+    Args:
+        routes: [T - 1, layers, experts per token].
+        ends: end of each turn, the last one T. A turn adds the routes from the last token of the
+            turn before, which went through the model only then, to its own last token but one.
+    """
+    token_bytes = routes.nbytes // routes.shape[0] if routes.shape[0] else 0
+    start = 0
+    for end in ends:
+        stop = (end - 1) * token_bytes
+        yield xxhash.xxh3_128_hexdigest(routes.data[start:stop])
+        start = stop

@@ -11,6 +11,7 @@ import xxhash
 from msgspec.structs import replace
 
 from milepost.actors.arrays import to_bulk
+from milepost.actors.routes import routes_hashes
 from milepost.actors.seal import sealed
 from milepost.actors.session.leaves import LeafFault, LeafRules, leaf_of
 from milepost.actors.session.text.canonical import SAME
@@ -111,6 +112,9 @@ class RowMaker:
         metadata[REPETITIVE] = is_repetitive(row.token_ids[sampled], self.renderer.tokenizer)
         if num_rows > 1:
             metadata["turns"] = list(leaf.path)
+        routes = None if row.routes is None else to_bulk(row.routes)
+        if routes is not None:
+            turns = _with_routes(turns, routes)
         found = self.renderer.canon.compare(branch.messages, branch.tools, row)
         return Trajectory(
             trajectory_id=spec.trajectory_id,
@@ -125,6 +129,7 @@ class RowMaker:
             spans=tuple(row.spans),
             turns=turns,
             certificate=_certificate(self.renderer, spec.sampling, found),
+            routes=routes,
             group_size=spec.group_size,
             num_sampled_tokens=int(np.count_nonzero(sampled)),
             row=place,
@@ -146,6 +151,14 @@ def _partly_trained(
             mask[turn.prompt_end : turn.end] = 0
         turns.append(replace(turn, trained=trained))
     return mask, tuple(turns)
+
+
+def _with_routes(turns: tuple[TurnBoundary, ...], routes: Bulk) -> tuple[TurnBoundary, ...]:
+    """Turns that vouch for the routes they added."""
+    hashes = routes_hashes(routes, [turn.end for turn in turns])
+    return tuple(
+        replace(turn, routes_hash=digest) for turn, digest in zip(turns, hashes, strict=True)
+    )
 
 
 def _with_conversation(

@@ -13,6 +13,7 @@ from milepost.messages.buffer import TokensAccounted
 from milepost.messages.engine import ForgetSessions
 
 if TYPE_CHECKING:
+    from milepost.actors.routes import RoutesShape
     from milepost.actors.session.addresses import Addresses
     from milepost.actors.session.engines import EnginePool
     from milepost.actors.session.text.rendering import Renderer
@@ -37,6 +38,7 @@ class Desk:
         context_tokens_max: of the model: prompt and reply together.
         patience_s: how long a turn is tried again while engines fail.
         rules: how branches become rows.
+        routes: what routes of the model look like; None when they are not replayed.
         version: newest published version; older ones must not serve any more.
         digests: of the weights of published versions, the newest `DIGESTS_MAX` of them.
         spare_time: of the event loop, for rendering.
@@ -49,6 +51,7 @@ class Desk:
     context_tokens_max: int
     patience_s: float
     rules: RowRules = field(default_factory=RowRules)
+    routes: RoutesShape | None = None
     version: int = 0
     digests: dict[int, str] = field(default_factory=dict)
     addresses: Addresses | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from milepost.messages.shared import FinishReason, Usage
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
+    from milepost.actors.routes import RoutesShape
     from milepost.actors.session.families import ParsedReply
     from milepost.actors.session.state import Flight
     from milepost.messages.bulk import Bulk
@@ -25,6 +27,15 @@ class EngineFault(ValueError):
     """The engine's answer contradicts itself or the request; nothing of it is used."""
 
 
+@dataclass(frozen=True, slots=True)
+class RoutesExpected:
+    """Routes of the tokens from `start` to the last but one of the reply."""
+
+    shape: RoutesShape
+    start: int
+    prompt_tokens: int
+
+
 def read_generated(
     generated: Generated,
     *,
@@ -32,6 +43,7 @@ def read_generated(
     tokens_max: int,
     stop_token_ids: Collection[int],
     digests: Mapping[int, str],
+    routes: RoutesExpected | None = None,
 ) -> SampledReply:
     """The sampled tokens, when everything about them fits together.
 
@@ -41,13 +53,16 @@ def read_generated(
         tokens_max: as requested.
         stop_token_ids: as requested.
         digests: of published versions, as the publisher says.
+        routes: as requested.
 
     Raises:
         EngineFault: lengths differ, a log-prob is not finite, versions do not cover the reply,
-            their weights are not the published ones, or the finish reason is not what the tokens
-            say.
+            their weights are not the published ones, the finish reason is not what the tokens
+            say, or routes are not those of the tokens that were asked for.
     """
-    fault = _shape_fault(generated.token_ids, generated.logprobs)
+    fault = _shape_fault(generated.token_ids, generated.logprobs) or _routes_fault(
+        generated, routes
+    )
     if not fault:
         reply = SampledReply(
             token_ids=from_bulk(generated.token_ids),
@@ -58,6 +73,7 @@ def read_generated(
             incarnation=generated.incarnation,
             cached_tokens=generated.cached_tokens,
             weights=generated.weights,
+            routes=None if generated.routes is None else from_bulk(generated.routes),
         )
         fault = _fault(reply, tokens_max, stop_token_ids) or _weights_fault(reply, digests)
     if fault:
@@ -91,6 +107,13 @@ def _shape_fault(token_ids: Bulk, logprobs: Bulk) -> str:
     if logprobs.dtype != "float32" or logprobs.shape != token_ids.shape:
         return f"log-probs as {logprobs} for token ids {token_ids}, float32 [N] is expected"
     return ""
+
+
+def _routes_fault(generated: Generated, expected: RoutesExpected | None) -> str:
+    if expected is None:
+        return "" if generated.routes is None else "routes that nobody asked for"
+    end = expected.prompt_tokens + generated.token_ids.shape[0] - 1
+    return expected.shape.fault(generated.routes, end - expected.start)
 
 
 def _cover_fault(spans: tuple[VersionSpan, ...], count: int) -> str:

@@ -233,7 +233,7 @@ class LinearRecord:
         return [branch]
 
     def later(self) -> Callable[[], list[Branch]]:
-        """The one there is, copied: 9 bytes a token."""
+        """The one there is, copied: 9 bytes a token, and its routes."""
         copies = [
             replace(branch, row=branch.row.copy(), messages=list(branch.messages))
             for branch in self.branches()

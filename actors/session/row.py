@@ -1,7 +1,8 @@
 """The token row of one conversation: ids, log-probs and provenance, growing turn by turn.
 
-Arrays with spare room, never a Python object for each token: 9 bytes a token, at most doubled. The
-row is hashed as it grows, so a turn costs its new tokens only.
+Arrays with spare room, never a Python object for each token: 9 bytes a token and its routes, where
+they are replayed, at most doubled. The row is hashed as it grows, so a turn costs its new tokens
+only.
 """
 
 from __future__ import annotations
@@ -45,6 +46,15 @@ class SampledReply:
     """Of the prompt, known to the engine before."""
     weights: tuple[WeightsUsed, ...] = ()
     """Of each version of the spans."""
+    routes: NDArray[np.uint8 | np.int16] | None = None
+    """[tokens, layers, experts per token] of what went through the model for this reply and has no
+    routes yet: the last token of what it continues, the prompt, the reply but for its last token.
+    None when routes are not replayed."""
+
+
+def routes_start(base_length: int) -> int:
+    """First token without routes of a row this long: its last one, that went through no pass."""
+    return max(0, base_length - 1)
 
 
 class TokenRow:
@@ -59,6 +69,7 @@ class TokenRow:
         "_hasher",
         "_logprobs",
         "_provenance",
+        "_routes",
         "_token_ids",
         "length",
         "spans",
@@ -72,6 +83,7 @@ class TokenRow:
         self._token_ids = np.empty(FIRST_CAPACITY, dtype="<i4")
         self._provenance = np.empty(FIRST_CAPACITY, dtype=np.uint8)
         self._logprobs = np.empty(FIRST_CAPACITY, dtype="<f4")
+        self._routes: NDArray[np.uint8 | np.int16] | None = None
         self._hasher = xxhash.xxh3_128()
         """Over [0, length)."""
         self._before_turn = self._hasher.copy()
@@ -93,6 +105,11 @@ class TokenRow:
     def logprobs(self) -> NDArray[np.float32]:
         """float32 [T], 0 where a token was not sampled, a view."""
         return self._logprobs[: self.length]
+
+    @property
+    def routes(self) -> NDArray[np.uint8 | np.int16] | None:
+        """[T - 1, layers, experts per token], a view; None when routes are not replayed."""
+        return None if self._routes is None else self._routes[: max(0, self.length - 1)]
 
     def base_length(self, base_turns: int) -> int:
         """Tokens of the first `base_turns` turns."""
@@ -129,6 +146,7 @@ class TokenRow:
             self._cut(base_turns)
         elif seam.drop:
             self._trim(seam.drop)
+        known = routes_start(self.length)
         self._before_turn = self._hasher.copy()
         if seam.insert:
             self._append(np.array(seam.insert, dtype=np.int32), Provenance.TEMPLATE)
@@ -136,6 +154,8 @@ class TokenRow:
         prompt_end = self.length
         self._before_reply = self._hasher.copy()
         self._append(reply.token_ids, Provenance.SAMPLED, reply.logprobs)
+        if reply.routes is not None:
+            self._add_routes(known, reply.routes)
         self._add_spans(prompt_end, reply.spans)
         self.turns.append(
             TurnBoundary(
@@ -158,6 +178,7 @@ class TokenRow:
         twin._token_ids = self.token_ids.copy()
         twin._provenance = self.provenance.copy()
         twin._logprobs = self.logprobs.copy()
+        twin._routes = None if self.routes is None else self.routes.copy()
         twin._hasher = self._hasher.copy()
         return twin
 
@@ -184,6 +205,9 @@ class TokenRow:
         for span in self.spans:
             covered[span.start : span.end] += 1
         assert (covered == expected).all(), "version spans do not cover the sampled tokens once"
+        assert self.routes is None or len(self.routes) == max(0, self.length - 1), (
+            f"routes of {len(self.routes)} tokens in a row of {self.length}"
+        )
 
     def _append(
         self,
@@ -199,6 +223,17 @@ class TokenRow:
         self._logprobs[start:end] = logprobs
         self._hasher.update(self._token_ids[start:end].data)
         self.length = end
+
+    def _add_routes(self, known: int, routes: NDArray[np.uint8 | np.int16]) -> None:
+        """Routes of the tokens from `known` on; those before have theirs."""
+        end = self.length - 1
+        assert known + len(routes) == end, f"routes of [{known}, +{len(routes)}), [.., {end}) lack"
+        if self._routes is None or len(self._routes) < end:
+            grown = np.empty((len(self._token_ids), *routes.shape[1:]), dtype=routes.dtype)
+            if self._routes is not None:
+                grown[:known] = self._routes[:known]
+            self._routes = grown
+        self._routes[known:end] = routes
 
     def _grow(self, needed: int) -> None:
         capacity = max(needed, 2 * len(self._token_ids))

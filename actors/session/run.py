@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
+from milepost.actors.engine.embedded.shape import read_shape
 from milepost.actors.session.assembly import RowRules
 from milepost.actors.session.core import SessionCore
 from milepost.actors.session.desk import Desk
@@ -105,6 +106,7 @@ def make_core(spec: ActorSpec, renderer: Renderer) -> tuple[Desk, SessionCore]:
         pool=EnginePool(topology.names("engine"), spec.index, topology.names("evaluation_engine")),
         context_tokens_max=model.context_tokens_max,
         patience_s=config.engine_patience_s,
+        routes=read_shape(Path(model.path)).routes if topology.algorithm.replay_routes else None,
         rules=replace(row_rules(config), writes_conversations=topology.archive.keeps_conversations),
     )
     return desk, SessionCore(

@@ -7,9 +7,11 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, Final
 
 from milepost.actors.session.families import Seam
+from milepost.messages.shared import Purpose
 
 if TYPE_CHECKING:
     from milepost.actors.effects import Request
+    from milepost.actors.session.generation import RoutesExpected
     from milepost.actors.session.history import Plan
     from milepost.actors.session.record import Record
     from milepost.actors.session.refusal import TurnRefused
@@ -51,6 +53,8 @@ class Flight:
     piece: Piece | None = None
     seam: Seam = NO_SEAM
     prompt_tokens: int = 0
+    routes: RoutesExpected | None = None
+    """That are wanted with the reply; None: none are."""
     sampling: SamplingParams | None = None
     bound: str = ""
     """The limit that a reply has reached when it is cut off at `sampling.tokens_max`."""
@@ -110,6 +114,11 @@ class Session:
     def is_free(self) -> bool:
         """Opened through the HTTP door, by itself: nobody gives it a verdict, nothing trains it."""
         return not self.spec.deliver_to
+
+    @property
+    def is_trained(self) -> bool:
+        """Whether a row of it may come to a trainer."""
+        return not self.is_free and self.spec.purpose is Purpose.TRAIN
 
     def refused(self, refused: TurnRefused) -> None:
         """A turn ended so; what that says of the conversation as a whole is kept."""

@@ -191,7 +191,10 @@ class TreeRecord:
         parent, reply = self._parent(plan), turn.reply
         # The engine's message would stay in memory as long as a view of it does.
         own = dataclasses.replace(
-            reply, token_ids=reply.token_ids.copy(), logprobs=reply.logprobs.copy()
+            reply,
+            token_ids=reply.token_ids.copy(),
+            logprobs=reply.logprobs.copy(),
+            routes=None if reply.routes is None else reply.routes.copy(),
         )
         added = len(turn.seam.insert) - turn.seam.drop
         added += len(turn.piece.token_ids) + len(own.token_ids)

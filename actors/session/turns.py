@@ -18,13 +18,14 @@ from milepost.actors.session.doors import DoorTurn
 from milepost.actors.session.families import ParsedReply
 from milepost.actors.session.generation import (
     EngineFault,
+    RoutesExpected,
     chat_reply,
     read_generated,
     reply_message,
 )
 from milepost.actors.session.record import Turn
 from milepost.actors.session.refusal import TurnRefused
-from milepost.actors.session.row import SampledReply
+from milepost.actors.session.row import SampledReply, routes_start
 from milepost.actors.session.state import NO_SEAM, Flight, Session, Stage
 from milepost.actors.session.streaming import stream_of, tell_part
 from milepost.actors.session.text.rendering import Piece
@@ -173,6 +174,9 @@ class Turns:
         base = session.record.base_length(flight.plan)
         seam = len(flight.seam.insert) - flight.seam.drop
         flight.prompt_tokens = base + seam + len(flight.piece.token_ids)
+        if self.desk.routes is not None and session.is_trained:
+            start = routes_start(base - flight.seam.drop)
+            flight.routes = RoutesExpected(self.desk.routes, start, flight.prompt_tokens)
         whole, name = limits.tokens_max, "tokens_max"
         if self.desk.context_tokens_max < whole:
             whole, name = self.desk.context_tokens_max, "context_tokens_max"
@@ -214,6 +218,7 @@ class Turns:
             version_min=self.desk.version if spec.version_min is None else spec.version_min,
             stream=bool(flight.stream_name),
             rank=session.rank,
+            routes_start=flight.routes.start if flight.routes else None,
         )
         # No bound of ours may be shorter than the episode's: it would cut the longest replies.
         deadline_s = spec.limits.seconds_max
@@ -335,6 +340,7 @@ class Turns:
                 tokens_max=flight.sampling.tokens_max,
                 stop_token_ids=flight.sampling.stop_token_ids,
                 digests=self.desk.digests,
+                routes=flight.routes,
             )
         except EngineFault as fault:
             return self._fail(session, flight, TurnRefused("engine", str(fault)))

@@ -26,6 +26,7 @@ from milepost.actors.effects import (
     Work,
     WorkDone,
 )
+from milepost.actors.routes import RoutesShape
 from milepost.actors.session.core import SessionCore
 from milepost.actors.session.desk import Desk
 from milepost.actors.session.engines import EnginePool
@@ -39,6 +40,7 @@ from milepost.configs.actors import SessionConfig, TreeConfig
 from milepost.configs.recipes.lookup.clerk import demonstrations
 from milepost.configs.recipes.lookup.directory import VALUES
 from milepost.configs.recipes.tiny.tokenizer import render, train_tokenizer, write_tokenizer
+from milepost.messages.bulk import Bulk
 from milepost.messages.engine import AbortRequests, Generate, Generated
 from milepost.messages.session import (
     ChatRefused,
@@ -165,6 +167,8 @@ class Play:
         """Answer the oldest open question; the reply ends with the stop token unless told."""
         key, ask, request = self.open_ask()
         del self.asks[key]
+        if self.desk.routes is not None and request.routes_start is not None:
+            fields = {"routes": routes_of(self.desk.routes, request, text), **fields}
         generated = reply_to(request, text, **fields)
         self.handle(Answered(key, ask.to, generated))
         return generated
@@ -205,6 +209,7 @@ def play(
     context_tokens_max: int = 4096,
     of: Renderer | None = None,
     tree: TreeConfig | None = None,
+    routes: RoutesShape | None = None,
 ) -> Play:
     """A fresh core; its histories branch when `tree` is given."""
     config = SessionConfig(
@@ -217,6 +222,7 @@ def play(
         context_tokens_max=context_tokens_max,
         patience_s=10.0,
         rules=row_rules(config),
+        routes=routes,
     )
     core = SessionCore(desk, new_record=record_maker(config), sessions_max=sessions_max)
     return Play(core, desk)
@@ -280,6 +286,16 @@ def reply_to(
             **fields,
         }
     )
+
+
+def routes_of(shape: RoutesShape, request: Generate, text: str) -> Bulk:
+    """What an engine would tell of this request: every pass of it through experts of its own."""
+    assert request.routes_start is not None
+    end = request.token_ids.shape[0] + len(renderer().tokenizer.encode(text + STOP)) - 1
+    sizes = (end - request.routes_start, shape.num_layers, shape.experts_per_token)
+    seed = [*request.request_id.encode()]
+    chosen = np.random.default_rng(seed).integers(0, shape.num_experts, sizes)
+    return to_bulk(chosen.astype(shape.dtype))
 
 
 def ids(bulk: Any) -> list[int]:

@@ -121,6 +121,52 @@ def test_a_stop_token_that_opens_the_next_message_is_dropped_once() -> None:
     ]
 
 
+def routed(first: int, count: int) -> np.ndarray:
+    """Routes of `count` tokens through two experts in one layer, told apart by their numbers."""
+    return np.arange(first, first + count, dtype=np.uint8)[:, None, None] + np.array(
+        [[0, 100]], dtype=np.uint8
+    )
+
+
+def with_routes(sampled: SampledReply, first: int, count: int) -> SampledReply:
+    return dataclasses.replace(sampled, routes=routed(first, count))
+
+
+def routes_in(row: TokenRow) -> list[int]:
+    assert row.routes is not None
+    assert row.routes.shape[1:] == (1, 2)
+    return [int(value) for value in row.routes[:, 0, 0]]
+
+
+def test_routes_go_with_the_tokens_that_stay() -> None:
+    """Trimmed, tried again, cut off, copied: each token that is left has the route of its pass."""
+    row = TokenRow()
+    assert row.routes is None
+    row.commit(0, Seam(), piece(1, 2, 3), with_routes(reply(10, STOP), 0, 4))
+    assert routes_in(row) == [0, 1, 2, 3]
+    # The stop token goes; the token before it is computed once more, before another successor.
+    row.commit(1, Seam(drop=1), piece(4, 5), with_routes(reply(20, STOP), 50, 4))
+    assert row.length == 8
+    assert routes_in(row) == [0, 1, 2, 50, 51, 52, 53]
+    row.commit(1, Seam(), piece(6), with_routes(reply(21, 22), 60, 3))
+    row.validate()
+    assert routes_in(row) == [0, 1, 2, 60, 61, 62]
+    twin = row.copy()
+    many = 3 * len(row.token_ids) + 200
+    row.commit(2, Seam(), piece(*range(many)), with_routes(reply(23), 0, 0 + many + 1))
+    row.validate()
+    assert routes_in(row)[:7] == [0, 1, 2, 60, 61, 62, 0], "room is made without losing any"
+    assert routes_in(twin) == [0, 1, 2, 60, 61, 62]
+    row.cut_for_good(1)
+    assert routes_in(row) == [0, 1, 2]
+
+
+def test_routes_of_other_tokens_are_our_own_mistake() -> None:
+    row = TokenRow()
+    with pytest.raises(AssertionError, match="routes of"):
+        row.commit(0, Seam(), piece(1, 2, 3), with_routes(reply(10, STOP), 0, 5))
+
+
 def test_trimming_a_whole_reply_is_refused() -> None:
     """A turn without a token of its own would have nothing to train."""
     row = TokenRow()

@@ -34,7 +34,9 @@ from milepost.messages.engine import PauseMode
 from milepost.messages.shared import FinishReason, SamplingParams, VersionSpan
 
 MANNER = Manner(prefixes="t/3", seeded=False, ranks=1, vocab_size=96)
-MIXED = shape_from_config(config_json(**{**MIXTURE, "num_hidden_layers": 3, "mlp_only_layers": [1]}))
+MIXED = shape_from_config(
+    config_json(**{**MIXTURE, "num_hidden_layers": 3, "mlp_only_layers": [1]})
+)
 """Three layers, the middle one dense; 2 of 8 experts a token."""
 
 
