@@ -81,7 +81,7 @@ def test_every_token_but_the_last_has_the_routes_of_the_slow_decoder(chunk: int)
 
 
 def test_a_later_turn_tells_what_the_earlier_could_not() -> None:
-    """The cached prefix keeps its routes; the turn's own begin at the last token of the one before."""
+    """The cached prefix keeps its routes; a turn's own begin at the last token before it."""
     engine = keeping()
     first = order("1", random_row(1, 9), "s", routes_start=0, tokens_max=5)
     row = whole(first, generate(engine, first)["1"])
@@ -186,7 +186,7 @@ def test_routes_of_a_dense_model_are_refused_at_the_start(tmp_path: Path) -> Non
 
     (tmp_path / "config.json").write_text(json.dumps(tiny_config()))
     receiver = Receiver(tmp_path / "local", baseline=tmp_path, device="cpu")
-    with pytest.raises(UnsupportedModelError, match="set algorithm.replay_routes = false"):
+    with pytest.raises(UnsupportedModelError, match=r"set algorithm\.replay_routes = false"):
         EmbeddedBackend(
             tmp_path,
             EngineConfig(),

@@ -173,5 +173,5 @@ async def test_a_server_of_another_kind_is_refused_with_every_difference(scene: 
 
 
 async def test_routes_of_a_dense_model_are_refused_before_a_server_is_asked(scene: Scene) -> None:
-    with pytest.raises(UnsupportedModelError, match="algorithm.replay_routes = false"):
+    with pytest.raises(UnsupportedModelError, match=r"algorithm\.replay_routes = false"):
         await scene.serve(needs={"routes": True})
