@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 from milepost.actors.effects import Effect, Tell, Wake
 from milepost.actors.session.assembly import RowRules
+from milepost.actors.session.generation import RoutesExpected
+from milepost.actors.session.row import routes_start
 from milepost.actors.session.state import Counters, Session
 from milepost.actors.session.work import SpareTime
 from milepost.messages.buffer import TokensAccounted
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
     from milepost.actors.routes import RoutesShape
     from milepost.actors.session.addresses import Addresses
     from milepost.actors.session.engines import EnginePool
+    from milepost.actors.session.state import Flight
     from milepost.actors.session.text.rendering import Renderer
     from milepost.actors.session.work import RenderText, TextWork
 
@@ -70,6 +73,13 @@ class Desk:
             self.digests[version] = digest
             if len(self.digests) > DIGESTS_MAX:
                 del self.digests[min(self.digests)]
+
+    def routes_wanted(self, session: Session, flight: Flight, base: int) -> RoutesExpected | None:
+        """What a turn after `base` tokens adds to the routes of its row; None: none are."""
+        if self.routes is None or not session.is_trained:
+            return None
+        start = routes_start(base - flight.seam.drop)
+        return RoutesExpected(self.routes, start, flight.prompt_tokens)
 
     def key(self, kind: str) -> str:
         """A key that no other effect of this actor has."""

@@ -18,14 +18,13 @@ from milepost.actors.session.doors import DoorTurn
 from milepost.actors.session.families import ParsedReply
 from milepost.actors.session.generation import (
     EngineFault,
-    RoutesExpected,
     chat_reply,
     read_generated,
     reply_message,
 )
 from milepost.actors.session.record import Turn
 from milepost.actors.session.refusal import TurnRefused
-from milepost.actors.session.row import SampledReply, routes_start
+from milepost.actors.session.row import SampledReply
 from milepost.actors.session.state import NO_SEAM, Flight, Session, Stage
 from milepost.actors.session.streaming import stream_of, tell_part
 from milepost.actors.session.text.rendering import Piece
@@ -121,8 +120,7 @@ class Turns:
         del session.flights[flight.epoch]
         effects = [self._refusal(session, flight.request, TurnRefused("closed", reason))]
         if flight.stage is Stage.GENERATE:
-            abort = AbortRequests(request_ids=(flight.request_id,))
-            effects.append(Tell(flight.engine, abort))
+            effects.append(Tell(flight.engine, AbortRequests(request_ids=(flight.request_id,))))
         return effects
 
     def _fail(self, session: Session, flight: Flight, refused: TurnRefused) -> list[Effect]:
@@ -174,9 +172,7 @@ class Turns:
         base = session.record.base_length(flight.plan)
         seam = len(flight.seam.insert) - flight.seam.drop
         flight.prompt_tokens = base + seam + len(flight.piece.token_ids)
-        if self.desk.routes is not None and session.is_trained:
-            start = routes_start(base - flight.seam.drop)
-            flight.routes = RoutesExpected(self.desk.routes, start, flight.prompt_tokens)
+        flight.routes = self.desk.routes_wanted(session, flight, base)
         whole, name = limits.tokens_max, "tokens_max"
         if self.desk.context_tokens_max < whole:
             whole, name = self.desk.context_tokens_max, "context_tokens_max"
