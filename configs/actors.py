@@ -265,6 +265,8 @@ class EvaluatorConfig(Config, kw_only=True):
     prompts_max: Positive = 256
     at_start: bool = True
     at_end: bool = True
+    """The last version's score is owed: what fails is tried again, and a run that ends without it
+    has failed."""
     every_versions: NonNegative = 0
     """0: no evaluation in between. Else the first version published after every so many; with
     `external`, the first checkpoint."""

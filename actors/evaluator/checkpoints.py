@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from milepost.actors.effects import Effect, Reply, Request, WorkDone
 from milepost.actors.evaluator.external_worker import CRASHED, Measured
+from milepost.actors.evaluator.owed import Debt
 from milepost.actors.evaluator.schedule import OVERFLOW
 from milepost.actors.evaluator.settings import EvaluatorSettings
 from milepost.actors.evaluator.words import score_words, skip_words
@@ -32,8 +33,12 @@ class _Offer:
 class _Running:
     version: int
     offered_s: float
+    folder: str
+    """Of the checkpoint, or the starting one's own."""
     request: Request | None = None
     """Of the trainer, who waits until the checkpoint is kept."""
+    is_taken: bool = False
+    """The trainer was told, or would be: its files need not stay."""
     began_s: float | None = None
     """None while its files are being linked."""
 
@@ -43,6 +48,7 @@ class Checkpoints:
     """See the module."""
 
     settings: EvaluatorSettings
+    debt: Debt
     scores: list[Evaluation] = field(default_factory=list)
     is_last: bool = False
     """The last checkpoint was offered."""
@@ -66,7 +72,9 @@ class Checkpoints:
         settings = self.settings
         if not settings.at_start or settings.resumed_version:
             return []
-        self._running = _Running(0, now_s, began_s=now_s)
+        self._running = _Running(
+            0, now_s, settings.starting_checkpoint, is_taken=True, began_s=now_s
+        )
         return [self._measure(0, settings.starting_checkpoint, is_kept=False)]
 
     def offered(self, message: CheckpointOffered, request: Request, now_s: float) -> list[Effect]:
@@ -76,7 +84,7 @@ class Checkpoints:
         self.is_last = self.is_last or message.final
         if self._running is not None and self._running.version == message.step:
             # Offered again: the answer was lost, or it turned out to be the last one.
-            if self._running.began_s is not None:
+            if self._running.is_taken:
                 return [self._taken(message.step, request)]
             self._running.request = request
             return []
@@ -108,7 +116,7 @@ class Checkpoints:
     def _begin(self, offer: _Offer) -> list[Effect]:
         message = offer.message
         self._due_before = max(self._due_before, message.step)
-        self._running = _Running(message.step, offer.since_s, offer.request)
+        self._running = _Running(message.step, offer.since_s, message.folder, offer.request)
         return [KeepCheckpoint(f"keep/{message.step}", message.step, message.folder)]
 
     def done(self, event: WorkDone, now_s: float) -> list[Effect]:
@@ -119,18 +127,18 @@ class Checkpoints:
             effects: list[Effect] = []
             if running.request is not None:
                 effects.append(self._taken(running.version, running.request))
-                running.request = None
+                running.request, running.is_taken = None, True
             if event.error:
-                return [*effects, *self._ended(skip_words(running.version, MISSING, event.error))]
+                return [*effects, *self._missed(MISSING, event.error, now_s, measured=False)]
             running.began_s = now_s
             assert isinstance(event.result, str), event.result
             return [*effects, self._measure(running.version, event.result, is_kept=True)]
         if event.error:
-            return self._ended(skip_words(running.version, CRASHED, event.error))
+            return self._missed(CRASHED, event.error, now_s)
         measured = event.result
         assert isinstance(measured, Measured), measured
         if measured.skipped:
-            return self._ended(skip_words(running.version, measured.skipped, measured.text))
+            return self._missed(measured.skipped, measured.text, now_s)
         assert running.began_s is not None, "measured before it was kept"
         score = Evaluation(
             version=running.version,
@@ -140,7 +148,26 @@ class Checkpoints:
             external=measured.metrics,
         )
         self.scores.append(score)
+        self.debt.paid()
         return self._ended(score_words(score, self.settings.success_metric))
+
+    def _missed(
+        self, reason: str, why: str, now_s: float, *, measured: bool = True
+    ) -> list[Effect]:
+        """No score; of the last checkpoint that is not the last word."""
+        assert self._running is not None
+        version = self._running.version
+        if not (self.is_last and self.settings.at_end and version == self.newest):
+            return self._ended(skip_words(version, reason, why))
+        missed = self.debt.missed(version, reason, why, now_s, measured=measured, heals=True)
+        return missed if self.debt.is_waiting else self._ended(missed)
+
+    def measure_again(self) -> list[Effect]:
+        """Another try for the last checkpoint, whose files stay: no newer one takes their place."""
+        running = self._running
+        assert running is not None, "no try is owed"
+        running.began_s = None
+        return [KeepCheckpoint(f"keep/{running.version}", running.version, running.folder)]
 
     def _ended(self, effects: list[Effect]) -> list[Effect]:
         self._running = None

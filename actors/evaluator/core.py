@@ -12,6 +12,7 @@ Receives: published versions, verdicts of agents, trajectories of sessions, offe
 Sends: holds to the publisher, episodes to agents, scores to the supervisor.
 Invariants: EV-1 to EV-3 of `round`, and
     EV-4 (accounted): a version that was due has a score, or a reason why it has none.
+    EV-5 (owed): with `at_end` the last version has a score, or the run ends with that problem.
 Starts: with the first published version.
 Where only agents from outside play, an evaluation waits for one of them: the first without an
 end, since nothing can be trained before either, later ones as long as an evaluation may take.
@@ -22,8 +23,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-
-import msgspec
 
 from milepost.actors.effects import (
     Answered,
@@ -40,16 +39,17 @@ from milepost.actors.effects import (
     WorkDone,
 )
 from milepost.actors.evaluator.checkpoints import Checkpoints
-from milepost.actors.evaluator.holding import AGAIN_S, NAME, Holding
+from milepost.actors.evaluator.holding import AGAIN_S, NAME, UNHEALTHY, Holding
 from milepost.actors.evaluator.hosts import Hosts
+from milepost.actors.evaluator.owed import OWED
+from milepost.actors.evaluator.results import Results
 from milepost.actors.evaluator.round import Round
 from milepost.actors.evaluator.schedule import NOBODY, Schedule
-from milepost.actors.evaluator.scores import score
 from milepost.actors.evaluator.settings import EvaluatorSettings
-from milepost.actors.evaluator.words import event, score_words, skip_words
+from milepost.actors.evaluator.words import event
 from milepost.actors.evaluator.works import SaveTranscripts
 from milepost.messages.buffer import TrajectoryFinished
-from milepost.messages.evaluator import CheckpointOffered, EvaluateNow, Evaluation
+from milepost.messages.evaluator import CheckpointOffered, EvaluateNow
 from milepost.messages.rollout import (
     AgentLeft,
     AgentReady,
@@ -59,7 +59,7 @@ from milepost.messages.rollout import (
 )
 from milepost.messages.session import SessionsOpened, SessionsRefused, TrajectorySent
 from milepost.messages.shared import Message, Prompt
-from milepost.messages.supervisor import Drain, Drained, PeerRestarted, WorkFinished
+from milepost.messages.supervisor import Drain, Drained, PeerRestarted
 from milepost.messages.trainer import VersionPublished
 
 
@@ -72,12 +72,10 @@ class Evaluator:
     schedule: Schedule = field(init=False)
     holding: Holding = field(init=False)
     hosts: Hosts = field(init=False)
+    results: Results = field(init=False)
     checkpoints: Checkpoints | None = None
     """With a class of the user's; then there are no rounds."""
     round: Round | None = None
-    scores: list[Evaluation] = field(default_factory=list)
-    failed: dict[int, str] = field(default_factory=dict)
-    """Version -> why a mode of its evaluation has no score."""
     _saving: int = 0
     _first_over: int | None = None
     """Version whose arrival, or evaluation, lets the rollout actor start."""
@@ -92,9 +90,10 @@ class Evaluator:
         self.schedule = Schedule(self.settings)
         self.holding = Holding(self.settings, self.schedule)
         self.hosts = Hosts(self.settings)
+        self.results = Results(self.settings, self.schedule)
         self._serial = self.settings.rounds_before
         if self.settings.external:
-            self.checkpoints = Checkpoints(self.settings, self.scores)
+            self.checkpoints = Checkpoints(self.settings, self.results.debt, self.results.scores)
 
     def start(self, now_s: float) -> list[Effect]:
         """The publisher speaks first; but the starting checkpoint is there."""
@@ -123,6 +122,8 @@ class Evaluator:
                 return []
             case Woken("first"):
                 return self._tell_first()
+            case Woken(key) if key == OWED:
+                return self._try_again()
             case Woken("finished"):
                 self._is_finished = False
                 return []
@@ -201,10 +202,18 @@ class Evaluator:
             elif self._is_first_told:
                 effects += self.hosts.wait(now_s)
         effects += self.holding.brake(is_busy=self._is_busy)
-        for version, reason in self.schedule.skipped:
-            effects += skip_words(version, reason, str(self.round or ""))
-        self.schedule.skipped.clear()
+        skipped, self.schedule.skipped = self.schedule.skipped, []
+        for version, reason in skipped:
+            why = self.holding.refusal if reason == UNHEALTHY else str(self.round or "")
+            effects += self.results.skipped(version, reason, why, now_s)
         return effects + self._say_first() + self._finish()
+
+    def _try_again(self) -> list[Effect]:
+        if self.results.debt.woken():
+            if self.checkpoints is not None:
+                return self.checkpoints.measure_again()
+            self.schedule.out_of_turn()
+        return []
 
     def _say_first(self) -> list[Effect]:
         if self._first_over is None or not self.settings.waits_for_rollout:
@@ -221,18 +230,12 @@ class Evaluator:
 
     def _finish(self) -> list[Effect]:
         is_idle = not self._is_busy and self.schedule.due is None and not self._saving
+        is_idle = is_idle and not self.results.debt.is_waiting
         is_over = self.checkpoints.is_over if self.checkpoints else self.schedule.final
         if self._is_finished or not is_over or not is_idle:
             return []
         self._is_finished = True
-        summary = {
-            "evaluations": [msgspec.to_builtins(each) for each in self.scores],
-            "failed": list(self.failed.values()),
-        }
-        # Without its last score nobody can say what the run was good for.
-        newest = self.schedule.newest
-        problem = self.failed.get(newest, "") if newest is not None else ""
-        done = WorkFinished(actor=NAME, summary=summary, problem=problem)
+        done = self.results.finished(NAME)
         return [Tell("supervisor", done, "finished")]
 
     # ---- one round -----------------------------------------------------------------------
@@ -254,26 +257,7 @@ class Evaluator:
     def _end_round(self, now_s: float) -> list[Effect]:
         assert self.round is not None
         ended, self.round = self.round, None
-        success = self.settings.success_metric
-        scores = {mode: score(tally, success) for mode, tally in ended.tallies.items()}
-        measured = Evaluation(
-            version=ended.version,
-            seconds=now_s - ended.started_s,
-            delay_s=self.schedule.delay_s(ended.version, now_s),
-            lag_steps=self.schedule.lag(ended.version),
-            sampled=scores.get("sampled"),
-            greedy=scores.get("greedy"),
-        )
-        effects: list[Effect] = [self.holding.release()]
-        unscored = [_no_score(ended, mode) for mode, each in scores.items() if each is None]
-        effects += [event("evaluation_failed", said) for said in unscored]
-        if unscored:
-            self.failed[ended.version] = "; ".join(unscored)
-        if any(scores.values()):
-            self.scores.append(measured)
-            effects += score_words(measured, success)
-        else:
-            effects += skip_words(ended.version, "failed")
+        effects = [self.holding.release(), *self.results.measured(ended, now_s)]
         effects += self._save(ended)
         if not self._is_first_told:
             self._first_over = ended.version
@@ -361,7 +345,7 @@ class Evaluator:
             "newest": self.schedule.newest,
             "due": self.schedule.due,
             "round": str(self.round) if self.round else "",
-            "scores": len(self.scores),
+            "scores": len(self.results.scores),
         }
 
     def working_on(self) -> str:
@@ -374,16 +358,9 @@ class Evaluator:
             return "waits for the publisher to hold the served version"
         if self.schedule.due is not None and self.hosts.is_empty:
             return "waits for an agent from outside"
+        if self.results.debt.is_waiting:
+            return "waits to try again for the score of the last version"
         return "waits for the next version to evaluate"
-
-
-def _no_score(ended: Round, mode: str) -> str:
-    tally = ended.tallies[mode]
-    return (
-        f"version {ended.version} {mode}: no score, of {tally.num_prompts} prompts "
-        f"{tally.num_failed} failed, {tally.num_mixed} had mixed versions, "
-        f"{tally.num_missing} had no time"
-    )
 
 
 def _parse(key: str) -> tuple[str, str, int]:

@@ -16,7 +16,8 @@ NAME: Final = "evaluator"
 LEASE_MARGIN_S: Final = 30.0
 AGAIN_S: Final = 1.0
 TRIES_MAX: Final = 3
-"""Questions for engines of its own that may stay unanswered before a version gets no score."""
+"""Questions for engines of its own, or for the last version, that may stay unanswered before a
+version gets no score."""
 UNHEALTHY: Final = "unhealthy"
 HOLD: Final = "hold"
 BRAKE: Final = "brake"
@@ -29,12 +30,14 @@ class Holding:
     Attributes:
         is_asking: the publisher was asked for the version that is due.
         brakes: the published version is held, or asked to be, until a due one can be taken.
+        refusal: why engines could not be had the last time; empty when they could.
     """
 
     settings: EvaluatorSettings
     schedule: Schedule
     is_asking: bool = False
     brakes: bool = False
+    refusal: str = ""
     _num_unanswered: int = 0
 
     def ask(self) -> Effect:
@@ -69,10 +72,11 @@ class Holding:
         self.is_asking = False
         match message:
             case VersionHeld():
-                self._num_unanswered = 0
+                self._num_unanswered, self.refusal = 0, ""
                 self.schedule.taken(message.version)
                 return message.version, []
             case HoldRefused():
+                self.refusal = message.reason
                 self.schedule.give_up(UNHEALTHY)
                 said = f"no engine to measure with: {message.reason}"
                 return None, [event("evaluation_failed", said)]
@@ -85,8 +89,10 @@ class Holding:
             self.brakes = False
             return []
         self._num_unanswered += 1
+        self.refusal = reason
         late = event("evaluation_late", f"the publisher granted no hold: {reason}")
-        if self.settings.has_fleet and self._num_unanswered >= TRIES_MAX:
+        is_bounded = self.settings.has_fleet or self.schedule.final
+        if is_bounded and self._num_unanswered >= TRIES_MAX:
             self._num_unanswered, self.is_asking = 0, False
             self.schedule.give_up(UNHEALTHY)
             return [late]

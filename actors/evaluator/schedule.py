@@ -13,6 +13,8 @@ NOBODY: Final = "nobody"
 """No agent was there to play."""
 PASSED: Final = "passed"
 """A newer version was due, or served, before this one could be taken."""
+FAILED: Final = "failed"
+"""It was measured, and no episode had an outcome."""
 TIMES_KEPT: Final = 64
 
 
@@ -81,6 +83,10 @@ class Schedule:
         if self.due is not None and self.due != version:
             self.skipped.append((self.due, PASSED))
         self.due = version
+
+    def is_owed(self, version: int) -> bool:
+        """Whether this is the last version, whose score the topology asks for."""
+        return self.final and self.settings.at_end and version == self.newest
 
     def out_of_turn(self) -> None:
         """Somebody wants the newest version measured."""

@@ -60,6 +60,15 @@ def score(tally: Tally, success_metric: str) -> Score | None:
     )
 
 
+def no_score(version: int, mode: str, tally: Tally) -> str:
+    """Why nothing was scored, in counts."""
+    return (
+        f"version {version} {mode}: no score, of {tally.num_prompts} prompts "
+        f"{tally.num_failed} failed, {tally.num_mixed} had mixed versions, "
+        f"{tally.num_missing} had no time"
+    )
+
+
 def _means(reported: Sequence[dict[str, float]]) -> dict[str, float]:
     names = sorted({name for metrics in reported for name in metrics})
     return {name: fmean(metrics[name] for metrics in reported if name in metrics) for name in names}

@@ -16,6 +16,8 @@ class Supervisor(Scripted):
     """Counts who is done."""
 
     finished: set[str] = field(default_factory=set)
+    problems: dict[str, str] = field(default_factory=dict)
+    """Actor -> part of its work that it could not do."""
     events: list[Any] = field(default_factory=list)
     drained: set[str] = field(default_factory=set)
 
@@ -24,6 +26,8 @@ class Supervisor(Scripted):
         match event:
             case Received(_, WorkFinished() as message):
                 self.finished.add(message.actor)
+                if message.problem:
+                    self.problems[message.actor] = message.problem
             case Received(_, message):
                 self.events.append(message)
             case Answered(_, _, Drained() as message):

@@ -13,6 +13,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from sim.learners import Engine, Trainer
@@ -257,7 +258,7 @@ class Watch:
 
     # ---- at the end ----------------------------------------------------------------------
 
-    def ended(self, disk: Disk, ledger: Ledger | None) -> None:
+    def ended(self, disk: Disk, ledger: Ledger | None, problems: Mapping[str, str]) -> None:
         """Every batch was full, the checkpoint agrees, and no prompt was skipped on the way."""
         self._check_trained(disk)
         if ledger is not None:
@@ -266,9 +267,18 @@ class Watch:
             for mode in ("sampled", "greedy"):
                 score = evaluation.get(mode)
                 assert score is None or score["num_mixed"] == 0, evaluation
-        if self.topology.actors.evaluator is not None:
-            measured = {each["version"] for each in self.evaluations} | self.skipped.keys()
-            assert self.topology.run.steps in measured, f"no score of the end: {measured}"
+        evaluator = self.topology.actors.evaluator
+        if evaluator is not None and evaluator.at_end:
+            self._check_end(problems.get("evaluator", ""))
+
+    def _check_end(self, problem: str) -> None:
+        """The last version has its score, or the run says by name that it has none."""
+        measured = {each["version"] for each in self.evaluations}
+        steps = self.topology.run.steps
+        if problem:
+            assert f"version {steps}, the last one, has no score" in problem, problem
+        else:
+            assert steps in measured, f"no score of version {steps}: {measured}, {self.skipped}"
 
     def _check_positions(self, ledger: Ledger) -> None:
         """Every position of the prompt order up to the cursor has a fate, or is on its way."""

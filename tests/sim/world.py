@@ -169,9 +169,8 @@ class World:
             settings = PublisherSettings.of(topology)
             network.add("publisher", lambda _: self._publisher(settings))
         if topology.actors.evaluator:
-            evaluator = EvaluatorSettings.of(topology, resume_version)
-            make = self.variant.evaluator
-            network.add("evaluator", lambda _: make(evaluator, PROMPTS[:3]), lambda _: None)
+            add = partial(self._evaluator, resume_version)
+            network.add("evaluator", add, lambda _: None)
         for name in topology.names("agent"):
             network.add(name, partial(self._agent, name))
         for name in topology.names("guests"):
@@ -182,6 +181,10 @@ class World:
             network.add(name, partial(self._engine, name), is_stubborn=True)
         for rank, name in enumerate(topology.names("trainer")):
             network.add(name, partial(self._trainer, rank), is_stubborn=True)
+
+    def _evaluator(self, resume_version: int | None, incarnation: int) -> Core:
+        settings = EvaluatorSettings.of(self.topology, resume_version, incarnation)
+        return self.variant.evaluator(settings, PROMPTS[:3])
 
     def _session(self, name: str, incarnation: int) -> Session:
         del incarnation
@@ -304,7 +307,7 @@ class World:
             if self._is_over:
                 rollout = self.network.actors["rollout"].core
                 ledger = rollout.book.ledger if isinstance(rollout, Rollout) else None
-                self.watch.ended(self.disk, ledger)
+                self.watch.ended(self.disk, ledger, self._supervisor.problems)
                 return self
             if not self._advance():
                 break

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from unit.evaluator.kit import settings
 
-from milepost.actors.effects import Effect, Received, Reply, Request, Tell, WorkDone
+from milepost.actors.effects import Effect, Received, Reply, Request, Tell, Wake, Woken, WorkDone
 from milepost.actors.evaluator.core import Evaluator
 from milepost.actors.evaluator.external_worker import Measured, Task, measure
 from milepost.actors.evaluator.works import KeepCheckpoint, MeasureCheckpoint
@@ -26,6 +26,7 @@ class Play:
     works: list[Any] = field(default_factory=list)
     said: list[Message] = field(default_factory=list)
     taken: list[int] = field(default_factory=list)
+    wakes: dict[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         given = {"external": "user:Own", "starting_checkpoint": "/model", "at_start": False}
@@ -41,6 +42,8 @@ class Play:
                     self.taken.append(step)
                 case KeepCheckpoint() | MeasureCheckpoint():
                     self.works.append(effect)
+                case Wake(key, at_s):
+                    self.wakes[key] = at_s
                 case _:
                     raise TypeError(effect)
 
@@ -60,6 +63,10 @@ class Play:
         assert isinstance(work, MeasureCheckpoint)
         result = result or Measured(metrics={"exam": 0.5})
         self.carry_out(self.core.handle(WorkDone(work.key, result), self.now_s))
+
+    def wake(self, key: str) -> None:
+        self.now_s = self.wakes.pop(key)
+        self.carry_out(self.core.handle(Woken(key), self.now_s))
 
     def metrics(self) -> dict[int, dict[str, float]]:
         return {one.step: one.metrics for one in self.said if isinstance(one, StepRecorded)}
@@ -151,14 +158,14 @@ def test_a_checkpoint_that_turned_out_to_be_the_last_is_offered_twice_and_measur
 )
 def test_what_has_no_score_has_a_reason(measured: Measured, reason: str) -> None:
     play = Play({"every_versions": 1})
-    play.offer(1, final=True)
+    play.offer(1)
     play.keep()
     play.measured(measured)
     assert play.metrics()[1] == {f"eval/skipped_{reason}": 1.0}
     (event,) = [one for one in play.said if isinstance(one, EventReported)]
     assert event.kind == "evaluation_skipped"
     assert measured.text in event.text
-    assert play.is_done()
+    assert play.core.working_on() == "waits for a checkpoint to measure"
 
 
 def test_files_that_are_gone_cost_the_score_and_hold_nobody_up() -> None:
@@ -209,3 +216,30 @@ def test_a_trainer_that_asks_again_while_it_waits_goes_on_waiting() -> None:
     play.measured()
     play.keep()
     assert play.taken == [1, 2]
+
+
+def test_the_last_checkpoint_is_measured_again_when_its_evaluation_crashed() -> None:
+    """Its files are kept once more: the first try has taken its own away."""
+    play = Play({"every_versions": 1})
+    play.offer(1, final=True)
+    play.keep()
+    play.measured(Measured(skipped="crashed", text="no memory"))
+    assert not play.is_done()
+    play.wake("owed")
+    play.offer(1, final=True)
+    assert play.taken == [1, 1], "a trainer that asks again has its answer"
+    play.keep()
+    play.measured()
+    assert play.is_done()
+    assert play.metrics()[1]["eval/external/exam"] == 0.5
+
+
+def test_a_last_checkpoint_that_cannot_be_measured_is_the_problem_of_the_run() -> None:
+    play = Play({"every_versions": 1})
+    play.offer(1, final=True)
+    play.keep(error="OSError: no links here")
+    while "owed" in play.wakes:
+        play.wake("owed")
+        play.keep(error="OSError: no links here")
+    [finished] = [one for one in play.said if isinstance(one, WorkFinished)]
+    assert "checkpoint_missing: OSError: no links here" in finished.problem

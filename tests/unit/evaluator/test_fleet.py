@@ -134,7 +134,7 @@ def test_engines_that_cannot_be_brought_to_a_version_cost_its_score_and_no_more(
 ) -> None:
     play = fleet()
     play.publish(0)
-    play.publish(1, final=True)
+    play.publish(1)
     if refused:
         play.asked.pop("hold")
         answer = HoldRefused(version=1, reason="evaluation_engine-0 differs")
@@ -146,7 +146,10 @@ def test_engines_that_cannot_be_brought_to_a_version_cost_its_score_and_no_more(
             if "hold" in play.wakes:
                 play.wake("hold")
     assert skipped(play) == {1: "unhealthy"}
-    assert play.take(WorkFinished)
+    play.publish(2, final=True)
+    grant(play, 2)
+    play.end_all()
+    assert [one.problem for one in play.take(WorkFinished)] == [""]
 
 
 def test_sessions_of_a_fleet_ask_for_no_newer_version_than_the_one_being_measured() -> None:

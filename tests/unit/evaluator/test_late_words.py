@@ -103,7 +103,7 @@ def test_the_row_of_an_attempt_that_was_given_up_is_no_outcome_of_the_next() -> 
         game.deliver(ask.message.trajectory_id, attempt=1, reward=1.0)
     assert game.outcomes() == [1.0] * len(most)
     game.deliver(last.message.trajectory_id, attempt=1, reward=1.0)
-    scores: list[Evaluation] = game.core.scores
+    scores: list[Evaluation] = game.core.results.scores
     assert [each.num_episodes for each in (scores[0].sampled, scores[0].greedy) if each] == [1] * 2
 
 

@@ -1,0 +1,49 @@
+"""The last version's score in whole runs: an engine that comes to itself, and one that never does.
+
+Both begin well: version 0 is measured before the engine stops serving what it is told.
+"""
+
+from __future__ import annotations
+
+from sim.choosers import Seeded
+from sim.learners import Engine
+from sim.overseer import Supervisor
+from sim.topologies import topology
+from sim.world import World
+
+
+def lying_after_its_first_score() -> tuple[World, Engine]:
+    world = World(topology(steps=2, evaluator=True, fleet=1), Seeded(1), seed=1)
+    while not world.watch.evaluations:
+        assert world.advance()
+    engine = world.network.actors["evaluation_engine-0"].core
+    assert isinstance(engine, Engine)
+    engine.lies = True
+    return world, engine
+
+
+def problem_of(world: World) -> str:
+    supervisor = world.network.actors["supervisor"].core
+    assert isinstance(supervisor, Supervisor)
+    return supervisor.problems.get("evaluator", "")
+
+
+def test_engines_that_never_serve_the_last_version_make_the_run_name_the_missing_score() -> None:
+    """It trains to its end and saves; only `done` is not the word for it."""
+    world, _ = lying_after_its_first_score()
+    world.run()
+    assert "version 2, the last one, has no score: unhealthy" in problem_of(world)
+    assert world.watch.events["evaluation_owed"] > 1
+    assert world.disk.checkpoint is not None
+    assert world.disk.checkpoint.version == 2
+
+
+def test_engines_that_come_to_themselves_still_measure_the_last_version() -> None:
+    """The first try for it has failed by then."""
+    world, engine = lying_after_its_first_score()
+    while not world.watch.events["evaluation_owed"]:
+        assert world.advance()
+    engine.lies = False
+    world.run()
+    assert problem_of(world) == ""
+    assert [each["version"] for each in world.watch.evaluations] == [0, 2]
