@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+import logging
+from collections.abc import AsyncIterator, Callable
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +15,8 @@ from milepost.actors.agent.episodes import Episodes, Rewards
 from milepost.actors.agent.reward import is_async, resolve_reward
 from milepost.actors.agent.reward_pool import RewardPool
 from milepost.actors.agent.sandbox.leases import RunLeases
+from milepost.messages.bus import Undelivered
+from milepost.messages.supervisor import EventReported
 
 if TYPE_CHECKING:
     from milepost.actors.context import ActorContext
@@ -21,6 +25,9 @@ if TYPE_CHECKING:
 
 ALIVE_SHARE = 0.25
 """Of the rollout actor's lease: how often it hears that episodes go on."""
+TELL_S = 30.0
+
+log = logging.getLogger(__name__)
 
 
 async def run(context: ActorContext) -> None:
@@ -36,7 +43,7 @@ async def run(context: ActorContext) -> None:
     agent = make_agent(config.agent, config.options, data_options)
     agent.leases = RunLeases(context.bus, context.name)
     core = make_core(context.spec)
-    async with open_rewards(topology, config.reward_workers) as rewards:
+    async with open_rewards(topology, config.reward_workers, teller(context)) as rewards:
         await agent.start()
         try:
             episodes = Episodes(agent, context.bus, rewards)
@@ -89,13 +96,33 @@ def make_agent(path: str, options: dict[str, Any], data_options: dict[str, Any])
     return agent
 
 
+def teller(context: ActorContext) -> Callable[[str], None]:
+    """Says how the reward workers do in the log and among the run's events."""
+
+    def tell(text: str) -> None:
+        log.warning("%s", text)
+        event = EventReported(source=context.name, kind="reward_workers", text=text)
+        told = context.bus.tell("supervisor", event, deadline_s=TELL_S)
+        told.add_done_callback(_log_untold)
+
+    return tell
+
+
+def _log_untold(told: asyncio.Future[None]) -> None:
+    if not told.cancelled() and isinstance(error := told.exception(), Undelivered):
+        log.warning("the supervisor does not know that: %s", error)
+
+
 @contextlib.asynccontextmanager
-async def open_rewards(topology: Topology, workers: int) -> AsyncIterator[Rewards]:
+async def open_rewards(
+    topology: Topology, workers: int, tell: Callable[[str], None] = log.warning
+) -> AsyncIterator[Rewards]:
     """The run's reward function, with its worker processes as long as the block lasts.
 
     Args:
         topology: names it, and its deadline.
         workers: processes of a synchronous one.
+        tell: told in words when no process comes up any more, and when one does again.
 
     Raises:
         RewardFailed: it cannot be loaded.
@@ -113,6 +140,7 @@ async def open_rewards(topology: Topology, workers: int) -> AsyncIterator[Reward
         workers=workers,
         deadline_s=data.reward_deadline_s,
         start_s=topology.system.timeouts.hello_s,
+        tell=tell,
     )
     try:
         await pool.start()

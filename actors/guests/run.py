@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from milepost.actors.agent.core import AgentCore, AwaitRoom, SayGoodbye
 from milepost.actors.agent.episodes import Episodes
-from milepost.actors.agent.run import ALIVE_SHARE, open_rewards
+from milepost.actors.agent.run import ALIVE_SHARE, open_rewards, teller
 from milepost.actors.guests.door import LIMITS, Door, GuestHost
 from milepost.actors.guests.invitation import Doorway, open_doorway
 from milepost.actors.guests.lobby import Lobby
@@ -66,7 +66,7 @@ async def run(context: ActorContext) -> None:
     facts: dict[str, object] = {"listens": doorway.invitation.endpoint}
     answering = asyncio.create_task(door.serve(), name="guests")
     try:
-        async with open_rewards(topology, config.reward_workers) as rewards:
+        async with open_rewards(topology, config.reward_workers, teller(context)) as rewards:
             episodes = Episodes(GuestHost(door), context.bus, rewards)
 
             async def perform(work: Work) -> object:

@@ -185,20 +185,112 @@ async def test_whoever_waits_for_a_worker_that_cannot_be_replaced_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The module was broken after the start. Waiting on would hold the episode, and its room."""
-    module = tmp_path / "soon_broken.py"
-    module.write_text(
-        "import os\n"
-        "def reward(given):\n"
-        "    with open(__file__, 'w') as file:\n"
-        "        file.write('raise ImportError')\n"
-        "    os._exit(3)\n"
-    )
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
-    pool = RewardPool("soon_broken:reward", workers=1, deadline_s=5.0, start_s=30.0)
+    pool, told = pool_of_module(tmp_path, monkeypatch, breaks="'raise ImportError'")
     await pool.start()
     calls = [asyncio.create_task(pool.score(given("fine"))) for _ in range(3)]
     await asyncio.wait(calls)
-    told = [str(call.exception()) for call in calls]
-    assert "exit code 3" in told[0]
-    assert all("soon_broken:reward cannot be loaded: ImportError" in each for each in told[1:])
+    heard = [str(call.exception()) for call in calls]
+    assert "exit code 3" in heard[0]
+    reason = "no reward worker is left, 3 starts in a row failed"
+    assert all(reason in each and "cannot be loaded: ImportError" in each for each in heard[1:])
+    with pytest.raises(RewardFailed, match=reason):
+        await pool.score(given("fine"))
     await pool.close()
+    [said] = told
+    assert reason in said
+
+
+async def test_a_module_that_is_repaired_scores_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file system that was away, a package being installed: the pool never gives up."""
+    pool, told = pool_of_module(tmp_path, monkeypatch, breaks="'raise ImportError'")
+    await pool.start()
+    with pytest.raises(RewardFailed, match="exit code 3"):
+        await pool.score(given("fine"))
+    with pytest.raises(RewardFailed, match="3 starts in a row failed"):
+        await pool.score(given("fine"))
+    (tmp_path / "soon_broken.py").write_text("def reward(given):\n    return 0.25\n")
+    await told.recovered.wait()
+    assert (await pool.score(given("fine"))).reward == 0.25
+    await pool.close()
+    assert "episodes are scored again" in told[-1]
+
+
+async def test_a_worker_whose_first_starts_fail_is_replaced_and_no_episode_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Twice killed while it imports, as by the kernel for want of memory: at the start of the pool,
+    and again when the first worker had to be replaced."""
+    fails = tmp_path / "fails"
+    fails.write_text("xx")
+    (tmp_path / "dies_young.py").write_text(
+        "import os, pathlib, signal\n"
+        f"fails = pathlib.Path({str(fails)!r})\n"
+        "if left := fails.read_text():\n"
+        "    fails.write_text(left[1:])\n"
+        "    os.kill(os.getpid(), signal.SIGKILL)\n"
+        "def reward(given):\n"
+        "    if given.label == 'die':\n"
+        "        fails.write_text('xx')\n"
+        "        os._exit(3)\n"
+        "    return 0.5\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    told = Told()
+    pool = RewardPool(
+        "dies_young:reward", workers=1, deadline_s=30.0, start_s=30.0, pause_s=0.01, tell=told
+    )
+    await pool.start()
+    with pytest.raises(RewardFailed, match="exit code 3"):
+        await pool.score(given("die"))
+    results = await asyncio.gather(*(pool.score(given("fine")) for _ in range(3)))
+    await pool.close()
+    assert [each.reward for each in results] == [0.5] * 3
+    assert told == [], "nobody had to hear of it"
+
+
+async def test_a_process_that_never_comes_up_is_no_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "dies_young.py").write_text("import os\nos._exit(9)\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    pool = RewardPool(
+        "dies_young:reward", workers=2, deadline_s=1.0, start_s=30.0, pause_s=0.01, tell=Told()
+    )
+    with pytest.raises(RewardFailed, match=r"no reward worker started in 3 tries: .*exit code 9"):
+        await pool.start()
+    await pool.close()
+
+
+class Told(list[str]):
+    """What the pool said to people, and whether it has recovered."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.recovered = asyncio.Event()
+
+    def __call__(self, text: str) -> None:
+        self.append(text)
+        if "again" in text:
+            self.recovered.set()
+
+
+def pool_of_module(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, *, breaks: str
+) -> tuple[RewardPool, Told]:
+    """A function whose first call leaves these words in its module, and ends its process."""
+    (folder / "soon_broken.py").write_text(
+        "import os\n"
+        "def reward(given):\n"
+        "    with open(__file__, 'w') as file:\n"
+        f"        file.write({breaks})\n"
+        "    os._exit(3)\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(folder), prepend=os.pathsep)
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    told = Told()
+    pool = RewardPool(
+        "soon_broken:reward", workers=1, deadline_s=30.0, start_s=30.0, pause_s=0.05, tell=told
+    )
+    return pool, told
