@@ -7,6 +7,12 @@ where the path of its invitation goes:
     milepost agent-check my_module:MyAgent
     milepost agent-check "node build/examples/echo.js {invitation}"
 
+A harness that knows only an address and a key is a command, too. Each episode is a process of it,
+with OPENAI_BASE_URL or ANTHROPIC_BASE_URL at the HTTP door of a real session:
+
+    milepost agent-check --command "bash clients/bash/agent.sh"
+    milepost agent-check --command "harness -m {prompt}" --option prints_result=false --reward a:f
+
 The model is a script, so nothing is trained, nothing is downloaded, and no engine runs; the
 session's rules and the verdicts are those of a run. Exit code 0: every check holds.
 """
@@ -25,7 +31,7 @@ from typing import Any
 
 import msgspec
 
-from milepost.configs.actors import AgentConfig
+from milepost.configs.actors import AgentConfig, HttpConfig, SessionConfig
 from milepost.configs.load import load_topology
 from milepost.configs.problem import ConfigError, Problem
 from milepost.configs.run import DataConfig, RunConfig
@@ -34,11 +40,17 @@ from milepost.launch.exits import Exit
 from milepost.launch.options import read_options
 
 PLACE = "{invitation}"
+COMMAND_AGENT = "milepost.actors.agent.connectors.command:CommandAgent"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What the command takes."""
-    parser.add_argument("target", metavar="TARGET", help="class, recipe, topology or command")
+    parser.add_argument(
+        "target", metavar="TARGET", nargs="?", help="class, recipe, topology or command of a guest"
+    )
+    parser.add_argument(
+        "--command", default="", metavar="WORDS", help="command of a harness, in place of TARGET"
+    )
     parser.add_argument(
         "--option", action="append", default=[], metavar="NAME=VALUE", help="argument of the class"
     )
@@ -49,8 +61,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Check in a process of its own, and print what is found as it is found."""
-    topology = _topology(arguments)
-    program = shlex.split(arguments.target) if PLACE in arguments.target else []
+    if bool(arguments.target) == bool(arguments.command):
+        what = "one thing is checked: TARGET or --command"
+        raise ConfigError([Problem(what, "TARGET", "name one of the two")])
+    topology = _harness(arguments) if arguments.command else _topology(arguments)
+    is_guest = not arguments.command and PLACE in arguments.target
+    program = shlex.split(arguments.target) if is_guest else []
     results: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory(prefix="milepost-agent-check-") as folder:
         file = Path(folder) / "topology.json"
@@ -70,6 +86,23 @@ def run(arguments: argparse.Namespace) -> int:
         bad = sum(bool(result["problems"]) for result in results)
         print(f"{len(results)} checks, {bad} failed" if bad else f"{len(results)} checks hold")
     return Exit(process.returncode)
+
+
+def _harness(arguments: argparse.Namespace) -> Topology:
+    try:
+        words = shlex.split(arguments.command)
+    except ValueError as error:
+        what = f"{arguments.command!r} is no command line: {error}"
+        raise ConfigError([Problem(what, "--command", "close its quotes")]) from error
+    options = {"command": words, **read_options(arguments.option)}
+    return Topology(
+        run=RunConfig(name="agent-check", steps=1),
+        data=DataConfig(prompts=arguments.prompts, reward=arguments.reward),
+        actors=ActorsConfig(
+            agent=AgentConfig(agent=COMMAND_AGENT, options=options),
+            session=SessionConfig(http=HttpConfig()),
+        ),
+    )
 
 
 def _topology(arguments: argparse.Namespace) -> Topology:

@@ -55,6 +55,24 @@ async def test_what_is_no_result_is_a_failure_by_name(code: str, address: str, t
         await run(code, address)
 
 
+async def test_a_harness_takes_its_task_as_an_argument_and_prints_what_it_likes() -> None:
+    """Its reward is that of a function, which the run then has."""
+    code = "import sys; print('I did', sys.argv[1]); raise SystemExit(len(sys.argv[1:]) != 1)"
+    made = episode()
+    asked = made.prompt.messages[-1]["content"]
+    await CommandAgent([sys.executable, "-c", code, "{prompt}"], prints_result=False).run(made)
+    assert made.record.reward is None
+    with pytest.raises(CommandError) as failed:
+        await CommandAgent([sys.executable, "-c", code, "{prompt}"]).run(made)
+    assert f"I did {asked}" in str(failed.value)
+
+
+@pytest.mark.parametrize("command", [[], "bash agent.sh", [1]])
+def test_a_command_that_is_no_list_of_words_is_refused(command: list[str]) -> None:
+    with pytest.raises(TypeError, match="a program and its arguments are needed"):
+        CommandAgent(command)
+
+
 async def test_a_cancelled_episode_takes_its_process_and_all_it_started_along(
     tmp_path: Path,
 ) -> None:

@@ -18,9 +18,11 @@ from typing import BinaryIO, Final
 import msgspec
 from msgspec import Struct
 
-from milepost.actors.agent.conformance.bench import Bench
-from milepost.actors.agent.conformance.checks import CHECKS
+from milepost.actors.agent.conformance.bench import AT_ONCE, Bench
+from milepost.actors.agent.conformance.checks import CHECKS, HARNESS_CHECKS, Check
+from milepost.actors.agent.conformance.harness import harness_session
 from milepost.actors.agent.conformance.program import visiting
+from milepost.actors.agent.connectors.command import CommandAgent
 from milepost.actors.agent.episodes import Rewards
 from milepost.actors.agent.outcome import tell_error
 from milepost.actors.agent.reward import RewardFailed
@@ -31,6 +33,8 @@ from milepost.configs.topology import Topology
 from milepost.messages.shared import Prompt
 
 PROMPTS_MAX: Final = 16
+PROGRAMS_AT_ONCE: Final = 32
+"""Each is a process; 512 of them measure the machine."""
 HELLO: Final = Prompt(
     prompt_id="check", messages=[{"role": "user", "content": "What is 2 + 2?"}], label="4"
 )
@@ -66,7 +70,7 @@ async def _check(topology: Topology, command: list[str], folder: Path, sink: Bin
         workers = topology.actors.agent.reward_workers if topology.actors.agent else 1
         async with open_rewards(topology, workers) as rewards:
             if not command:
-                return await _check_class(topology, prompts, rewards, sink, started_s)
+                return await _check_class(topology, prompts, rewards, sink, folder)
             async with visiting(command, folder) as program:
                 _write(sink, "starts", STARTS, [], started_s)
                 bench = Bench(program.agent, prompts, rewards, topology)
@@ -75,22 +79,29 @@ async def _check(topology: Topology, command: list[str], folder: Path, sink: Bin
                 problem = await program.say_goodbye()
                 _write(sink, "leaves", LEAVES, [problem] if problem else [], started_s)
                 return 1 if problem else code
-    except (AgentError, ImportError, PromptError, RewardFailed, ValueError) as error:
+    except (AgentError, ImportError, OSError, PromptError, RewardFailed, ValueError) as error:
         _write(sink, "starts", STARTS, [tell_error(error)], started_s)
         return 2
 
 
 async def _check_class(
-    topology: Topology, prompts: list[Prompt], rewards: Rewards, sink: BinaryIO, started_s: float
+    topology: Topology, prompts: list[Prompt], rewards: Rewards, sink: BinaryIO, folder: Path
 ) -> int:
-    config = topology.actors.agent
+    started_s = time.monotonic()
+    config, session = topology.actors.agent, topology.actors.session
     assert config is not None, "there is nothing to check"
     options = topology.data.options if topology.data else {}
     agent = make_agent(config.agent, config.options, options)
     await agent.start()
-    _write(sink, "starts", STARTS, [], started_s)
     try:
-        return await _run_checks(Bench(agent, prompts, rewards, topology), sink)
+        if session is None or session.http is None:
+            _write(sink, "starts", STARTS, [], started_s)
+            return await _run_checks(Bench(agent, prompts, rewards, topology), sink)
+        async with harness_session(topology, folder) as door:
+            _write(sink, "starts", STARTS, [], started_s)
+            at_once = PROGRAMS_AT_ONCE if isinstance(agent, CommandAgent) else AT_ONCE
+            bench = Bench(agent, prompts, rewards, topology, door, at_once)
+            return await _run_checks(bench, sink, HARNESS_CHECKS)
     finally:
         await agent.stop()
 
@@ -101,9 +112,9 @@ def _prompts(topology: Topology) -> list[Prompt]:
     return load_train_prompts(topology.data, topology.run.seed)[:PROMPTS_MAX]
 
 
-async def _run_checks(bench: Bench, sink: BinaryIO) -> int:
+async def _run_checks(bench: Bench, sink: BinaryIO, checks: tuple[Check, ...] = CHECKS) -> int:
     code = 0
-    for check in CHECKS:
+    for check in checks:
         started_s = time.monotonic()
         problems = [problem async for problem in check(bench)]
         _write(sink, check.__name__, check.__doc__ or "", problems, started_s)

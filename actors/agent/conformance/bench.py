@@ -7,20 +7,27 @@ import time
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
-from typing import Final, Self
+from typing import TYPE_CHECKING, Final, Protocol, Self
+
+from msgspec.structs import replace
 
 from milepost.actors.agent.agent import Agent
 from milepost.actors.agent.conformance.script import Conversation, Say, Script, ScriptedSession
 from milepost.actors.agent.core import RunCode, StopCode
-from milepost.actors.agent.episodes import Episodes, Rewards
+from milepost.actors.agent.episodes import GRACE_S, Episodes, Rewards
 from milepost.configs.topology import Topology
 from milepost.messages.agent import RunEpisode
 from milepost.messages.rollout import EpisodeEnded
 from milepost.messages.shared import EpisodeLimits, Prompt, Purpose
 
+if TYPE_CHECKING:
+    from milepost.messages.bus import Incoming
+    from milepost.messages.shared import Message
+
 EPISODE_S: Final = 60.0
 """No scripted answer takes time, so an episode that takes longer than this waits for something."""
 TURNS_MAX: Final = 8
+AT_ONCE: Final = 512
 LOOK_S: Final = 0.01
 SCHEDSTAT: Final = Path("/proc/thread-self/schedstat")
 """Nanoseconds on a processor, nanoseconds of waiting for one, and time slices."""
@@ -32,6 +39,10 @@ class Ended:
 
     verdict: EpisodeEnded
     conversation: Conversation
+    seconds: float
+    """From its order to its verdict."""
+    is_held_open: bool = False
+    """A request that is never answered outlived the episode, and the grace that it had."""
 
     @property
     def has_reward(self) -> bool:
@@ -44,6 +55,22 @@ class Ended:
         return f"{self.verdict.status.value}{cause}"
 
 
+class Session(Protocol):
+    """What answers the agent's chats as a script says."""
+
+    def open(self, name: str, script: Script, limits: EpisodeLimits) -> Conversation:
+        """A conversation of this episode, within these bounds."""
+        ...
+
+    def close(self, name: str) -> None:
+        """Its verdict is there."""
+        ...
+
+    def ask(self, to: str, message: Message, *, deadline_s: float) -> asyncio.Future[Incoming]:
+        """As of `Bus`."""
+        ...
+
+
 @dataclass(slots=True)
 class Bench:
     """The agent under test.
@@ -53,13 +80,16 @@ class Bench:
         prompts: episodes take turns with them.
         rewards: the run's reward function.
         topology: limits.
+        session: plays the model.
+        at_once: most episodes that the agent is given at once.
     """
 
     agent: Agent
     prompts: list[Prompt]
     rewards: Rewards
     topology: Topology
-    session: ScriptedSession = field(default_factory=ScriptedSession)
+    session: Session = field(default_factory=ScriptedSession)
+    at_once: int = AT_ONCE
     faults: list[str] = field(default_factory=list)
     """Requests that a session refuses, from all episodes so far, each once."""
     _numbers: count[int] = field(default_factory=count)
@@ -70,6 +100,7 @@ class Bench:
         *,
         number: int = 0,
         seconds_max: float = EPISODE_S,
+        turns_max: int = TURNS_MAX,
         stop_when_silent: bool = False,
     ) -> Ended:
         """Run one episode to its end.
@@ -78,12 +109,16 @@ class Bench:
             script: what the model does.
             number: which prompt.
             seconds_max: limit of the episode.
+            turns_max: limit of the episode.
             stop_when_silent: cancel it, as the run does, at the first chat without an answer.
         """
         name = f"check.{next(self._numbers)}"
-        conversation = self.session.open(name, script, TURNS_MAX)
+        limits = replace(self._limits, seconds_max=seconds_max, turns_max=turns_max)
+        conversation = self.session.open(name, script, limits)
         episodes = Episodes(self.agent, self.session, self.rewards)
-        work = RunCode(name, self._order(name, number, seconds_max))
+        order = self._order(name, number, limits, conversation.address)
+        work = RunCode(name, order)
+        started_s = time.monotonic()
         running = asyncio.create_task(episodes.perform(work), name=name)
         if stop_when_silent:
             asked = asyncio.create_task(conversation.asked.wait())
@@ -91,28 +126,41 @@ class Bench:
             asked.cancel()
             await episodes.perform(StopCode(f"stop/{name}", name, "the check stops it"))
         verdict = await running
+        seconds = time.monotonic() - started_s
         assert isinstance(verdict, EpisodeEnded)
+        # Closing the session would end the request of whoever was left behind.
+        is_held_open = bool(conversation.address) and not await _is_let_go(conversation)
+        self.session.close(name)
         self.faults += [each for each in conversation.faults if each not in self.faults]
-        return Ended(verdict, conversation)
+        return Ended(verdict, conversation, seconds, is_held_open)
 
-    def _order(self, name: str, number: int, seconds_max: float) -> RunEpisode:
+    @property
+    def _limits(self) -> EpisodeLimits:
         limits = self.topology.limits
+        return EpisodeLimits(reply_tokens_max=limits.reply_tokens_max, tokens_max=limits.tokens_max)
+
+    def _order(self, name: str, number: int, limits: EpisodeLimits, address: str) -> RunEpisode:
         return RunEpisode(
             trajectory_id=name,
             group_id="check",
             attempt=0,
             prompt=self.prompts[number % len(self.prompts)],
-            limits=EpisodeLimits(
-                turns_max=TURNS_MAX,
-                seconds_max=seconds_max,
-                reply_tokens_max=limits.reply_tokens_max,
-                tokens_max=limits.tokens_max,
-            ),
+            limits=limits,
             purpose=Purpose.TRAIN,
             seed=7 + number,
             session="session-0",
             report_to="rollout",
+            address=address,
         )
+
+
+async def _is_let_go(conversation: Conversation) -> bool:
+    if not conversation.asked.is_set():
+        return True
+    stopped = asyncio.create_task(conversation.stopped.wait())
+    await asyncio.wait({stopped}, timeout=GRACE_S)
+    stopped.cancel()
+    return conversation.stopped.is_set()
 
 
 class LoopWatch:

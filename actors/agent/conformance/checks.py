@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Final, TypeAlias
 
 from milepost.actors.agent.conformance.bench import (
@@ -29,8 +28,8 @@ from milepost.messages.shared import Status
 
 HELD_S_MAX: Final = 1.0
 """Longest time that code may hold the loop: a heartbeat goes out every second."""
-AT_ONCE: Final = 512
 AT_ONCE_S: Final = 300.0
+SHORT_S: Final = 3.0
 ASKED_AGAIN_MAX: Final = 20
 
 Check: TypeAlias = Callable[[Bench], AsyncIterator[str]]
@@ -92,6 +91,29 @@ async def truncation_keeps_its_reward(bench: Bench) -> AsyncIterator[str]:
             yield f"{told}: {ended.told()}; {remedy}"
 
 
+async def bounds_keep_the_reward(bench: Bench) -> AsyncIterator[str]:
+    """A reply cut off at a token bound, or a bound of turns, leaves a truncated episode."""
+    remedy = "print a result also when a request is refused for a bound of the episode"
+    ended = await bench.episode(_first(Say(text="cut", is_cut=True)))
+    if not ended.has_reward:
+        yield f"a first reply that is cut off: {ended.told()}; {remedy}"
+    ended = await bench.episode(text_only, turns_max=1)
+    if not ended.has_reward:
+        yield f"turns_max = 1, no second reply: {ended.told()}; {remedy}"
+
+
+async def nothing_outlives_it(bench: Bench) -> AsyncIterator[str]:
+    """A stopped episode leaves nobody behind who still waits for the model."""
+    ended = await bench.episode(_silent, stop_when_silent=True)
+    for problem in _left_behind(ended):
+        yield problem
+
+
+def _left_behind(ended: Ended) -> Iterator[str]:
+    if ended.is_held_open:
+        yield f"{GRACE_S:g} s after its end somebody still holds its request open"
+
+
 async def engine_errors_fail(bench: Bench) -> AsyncIterator[str]:
     """An engine error in mid-turn fails the episode, soon, and gives no reward."""
     for turn in (0, 1):
@@ -105,35 +127,44 @@ async def engine_errors_fail(bench: Bench) -> AsyncIterator[str]:
 
 async def cancellation_is_obeyed(bench: Bench) -> AsyncIterator[str]:
     """A cancelled episode stops within the grace it has, while it waits for the model."""
-    started_s = time.monotonic()
     ended = await bench.episode(_silent, stop_when_silent=True)
     if ended.verdict.status is not Status.ABORTED:
         yield f"stopped in its first chat, it ended as {ended.told()}"
-    if time.monotonic() - started_s > GRACE_S:
+    if ended.seconds > GRACE_S:
         yield f"it goes on more than {GRACE_S:g} s after its cancellation; let CancelledError pass"
 
 
 async def time_ends_it(bench: Bench) -> AsyncIterator[str]:
     """An episode out of time ends at its bound, whatever it waits for."""
-    started_s = time.monotonic()
     ended = await bench.episode(_then(1, Silence()), seconds_max=0.5)
-    if time.monotonic() - started_s > 0.5 + GRACE_S:
+    if ended.seconds > 0.5 + GRACE_S:
         yield f"it goes on more than {GRACE_S:g} s after its time was up"
     if not ended.has_reward:
         yield f"out of time after its first reply: {ended.told()}; report before each chat"
 
 
+async def time_stops_it(bench: Bench) -> AsyncIterator[str]:
+    """An episode ends when its time is up, and leaves nobody behind who waits for the model."""
+    ended = await bench.episode(_silent, seconds_max=SHORT_S)
+    if ended.seconds > SHORT_S + GRACE_S:
+        yield f"it goes on more than {GRACE_S:g} s after its time was up"
+    if ended.has_reward:
+        yield f"the model never answered, and the episode is {ended.told()}"
+    for problem in _left_behind(ended):
+        yield problem
+
+
 async def many_run_at_once(bench: Bench) -> AsyncIterator[str]:
-    """512 episodes at once all end with a reward, and the event loop is never held."""
+    """512 episodes at once (32 of programs) end with a reward, and the event loop is never held."""
     async with LoopWatch() as watch:
         tasks = {
             asyncio.create_task(bench.episode(text_only, number=number, seconds_max=AT_ONCE_S))
-            for number in range(AT_ONCE)
+            for number in range(bench.at_once)
         }
         done, _ = await asyncio.wait(tasks)
     bad = Counter(_kind_of(task.result()) for task in done if not task.result().has_reward)
     for told, num in bad.most_common(3):
-        yield f"{num} of {AT_ONCE} ended as {told}"
+        yield f"{num} of {bench.at_once} ended as {told}"
     if watch.longest_s > HELD_S_MAX:
         yield (
             f"the event loop was held for {watch.longest_s:.1f} s: no heartbeat and no other "
@@ -166,6 +197,21 @@ CHECKS: Final[tuple[Check, ...]] = (
     many_run_at_once,
     histories_append,
 )
+
+HARNESS_CHECKS: Final[tuple[Check, ...]] = (
+    ends_with_a_reward,
+    tool_calls_are_answered,
+    odd_words_are_survived,
+    bounds_keep_the_reward,
+    engine_errors_fail,
+    cancellation_is_obeyed,
+    nothing_outlives_it,
+    time_stops_it,
+    the_seed_decides,
+    many_run_at_once,
+    histories_append,
+)
+"""Of an agent whose session is a real one, behind its HTTP door."""
 
 
 def _first(action: Action) -> Script:

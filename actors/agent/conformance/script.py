@@ -19,7 +19,7 @@ from milepost.actors.session.refusal import TurnRefused
 from milepost.actors.session.validation import check_messages, check_tools
 from milepost.messages.bus import Incoming
 from milepost.messages.session import ChatRefused, ChatReply, ChatTurn
-from milepost.messages.shared import ChatMessage, FinishReason, Message, Usage
+from milepost.messages.shared import ChatMessage, EpisodeLimits, FinishReason, Message, Usage
 
 APPENDED_ROLES: Final = frozenset({"system", "user", "tool"})
 SESSION: Final = "session-0"
@@ -61,12 +61,15 @@ class Conversation:
 
     script: Script
     turns_max: int
-    history: LinearHistory
+    address: str = ""
+    """Where it can be reached over HTTP; empty when it cannot."""
     requests: list[ChatTurn] = field(default_factory=list)
     faults: list[str] = field(default_factory=list)
     """Requests that every session refuses, with the reason."""
     asked: asyncio.Event = field(default_factory=asyncio.Event)
     """Set at the first chat that gets no answer."""
+    stopped: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when nobody waits any more for a chat that gets no answer."""
 
 
 class ScriptedSession:
@@ -74,13 +77,17 @@ class ScriptedSession:
 
     def __init__(self) -> None:
         self.conversations: dict[str, Conversation] = {}
+        self._histories: dict[str, LinearHistory] = {}
         self._ids = count(1)
 
-    def open(self, name: str, script: Script, turns_max: int) -> Conversation:
-        """A conversation that follows this script."""
-        history = LinearHistory(resolve_matcher("strict"), APPENDED_ROLES)
-        made = self.conversations[name] = Conversation(script, turns_max, history)
+    def open(self, name: str, script: Script, limits: EpisodeLimits) -> Conversation:
+        """A conversation that follows this script, within these bounds."""
+        self._histories[name] = LinearHistory(resolve_matcher("strict"), APPENDED_ROLES)
+        made = self.conversations[name] = Conversation(script, limits.turns_max)
         return made
+
+    def close(self, name: str) -> None:
+        """The verdict is there; code that was left behind may still ask, and is refused."""
 
     def ask(self, to: str, message: Message, *, deadline_s: float) -> asyncio.Future[Incoming]:
         """As of `Bus`; an answer comes in the loop's next turn, as from another process."""
@@ -99,12 +106,13 @@ class ScriptedSession:
 
     def _answer(self, conversation: Conversation, turn: ChatTurn) -> Message | None:
         conversation.requests.append(turn)
+        history = self._histories[turn.trajectory_id]
         if len(conversation.requests) > CHATS_MAX:
             # It would go round for ever: it gets the one answer that stops it.
             return ChatRefused(kind="closed", reason=f"{CHATS_MAX} chats in one episode")
         try:
             check_tools(turn.tools)
-            plan = conversation.history.plan(check_messages(turn.messages), turn.tools)
+            plan = history.plan(check_messages(turn.messages), turn.tools)
         except TurnRefused as refused:
             if refused.kind != "truncated":
                 conversation.faults.append(f"{refused.kind}: {refused}")
@@ -119,7 +127,7 @@ class ScriptedSession:
                 return None
             case Say() as said:
                 reply = _message(said, plan.base_turns)
-                conversation.history.commit(plan, reply, truncated=said.is_cut)
+                history.commit(plan, reply, truncated=said.is_cut)
                 return ChatReply(
                     message=reply,
                     finish_reason=FinishReason.LENGTH if said.is_cut else FinishReason.STOP,

@@ -9,6 +9,12 @@ Needs `[actors.session.http]`. In a topology:
 The program gets the prompt as JSON (`messages`, `tools`, `label`, `metadata`, `seed`) on standard
 input, and the model's address in OPENAI_BASE_URL and ANTHROPIC_BASE_URL, with keys that are not
 looked at. Exit code 0 and a last line `{"reward": 1.0, "metrics": {...}}` end it well.
+
+A harness that exists already takes its task as an argument, and prints what it likes:
+
+    options = { command = ["my-harness", "--task", "{prompt}"], prints_result = false }
+
+`{prompt}` is the text of the prompt's last message; the reward is then that of `data.reward`.
 """
 
 from __future__ import annotations
@@ -31,6 +37,7 @@ GONE_S: Final = 5.0
 """How long the output of a killed command may still be on its way."""
 OUTPUT_BYTES_MAX: Final = 1 << 20
 WORDS_MAX: Final = 500
+PLACE: Final = "{prompt}"
 
 
 class CommandError(RuntimeError):
@@ -49,23 +56,32 @@ class CommandAgent(Agent):
     """Runs one process for each episode.
 
     Args:
-        command: program and arguments.
+        command: program and arguments; `{prompt}` in them is the text of the last message.
+        prints_result: its last line is a result; else what it prints means nothing.
+
+    Raises:
+        TypeError: the command is empty, or no list of words.
     """
 
-    def __init__(self, command: list[str]) -> None:
+    def __init__(self, command: list[str], *, prints_result: bool = True) -> None:
+        is_list = isinstance(command, list | tuple)
+        if not (is_list and command and all(isinstance(word, str) for word in command)):
+            raise TypeError(f"command is {command!r}, a program and its arguments are needed")
         self._command = command
+        self._prints_result = prints_result
 
     async def run(self, episode: Episode) -> None:
         """One process, from the prompt to its last line.
 
         Raises:
             CommandError: no HTTP door, a bad end, or no result.
+            OSError: it cannot be started.
         """
         if not episode.address:
             raise CommandError("sessions have no HTTP door, add [actors.session.http]")
         # Like each sandbox and reward worker, it is of a group of its own and dies as one.
         creation = asyncio.create_subprocess_exec(
-            *self._command, stdin=PIPE, stdout=PIPE, stderr=PIPE, start_new_session=True,
+            *self._words(episode), stdin=PIPE, stdout=PIPE, stderr=PIPE, start_new_session=True,
             limit=OUTPUT_BYTES_MAX, env=_environment(episode.address),
         )  # fmt: skip
         process = await started(creation)
@@ -81,6 +97,8 @@ class CommandAgent(Agent):
         if process.returncode != 0:
             told = err.decode(errors="replace").strip()[-WORDS_MAX:]
             raise CommandError(f"{self._command[0]} ended with code {process.returncode}: {told}")
+        if not self._prints_result:
+            return
         line = out.strip().rpartition(b"\n")[2]
         try:
             result = msgspec.json.decode(line, type=CommandResult)
@@ -88,6 +106,10 @@ class CommandAgent(Agent):
             said = line.decode(errors="replace")[:WORDS_MAX]
             raise CommandError(f"its last line is no result ({error}): {said!r}") from error
         episode.report(reward=result.reward, metrics=result.metrics)
+
+    def _words(self, episode: Episode) -> list[str]:
+        text = str(episode.prompt.messages[-1].get("content") or "")
+        return [word.replace(PLACE, text) for word in self._command]
 
 
 def _environment(address: str) -> dict[str, str]:
