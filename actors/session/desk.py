@@ -127,6 +127,12 @@ class Desk:
         self.counters.works_inline += 1
         return work.carry_out(self.renderer)
 
+    def enter_engine(self, session: Session, now_s: float, avoid: str = "") -> None:
+        """Choose the engine that this session goes to from now on, and its rank there."""
+        spec = session.spec
+        place = self.pool.place(spec.trajectory_id, now_s, avoid, spec.purpose)
+        session.engine, session.rank = place
+
     def leave_engine(self, session: Session, now_s: float) -> list[Effect]:
         """The session is over: its engine may drop its prefix."""
         if not session.engine:

@@ -5,7 +5,8 @@ with the fewest of our sessions; a session moves only when its engine fails: it 
 answer. One that refuses for now (its queue is full, it serves no version yet) is alive and kept.
 
 Nobody says when a dead engine is back. From time to time one session tries it, and stays; the
-others follow when it has generated.
+others follow when it has generated. As long as its turn is out no second one tries: an engine that
+hangs gets one session, not one every few seconds.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 AVOIDED_S: Final = 5.0
-"""How long no session is sent to an engine that failed, or that one already tries."""
+"""How long no session is sent to an engine that failed."""
 
 
 class EnginePool:
@@ -41,6 +42,8 @@ class EnginePool:
         self._next_rank = dict.fromkeys(self._loads, index)
         self._failed: dict[str, str] = {}
         self._avoided_until_s: dict[str, float] = {}
+        self._tried_by: dict[str, str] = {}
+        """Engine that failed -> session whose turn is to show whether it is back."""
 
     @property
     def loads(self) -> dict[str, int]:
@@ -56,7 +59,9 @@ class EnginePool:
         """Engines that a session of this purpose may go to."""
         return len(self._serving[purpose])
 
-    def take(self, now_s: float, avoid: str = "", purpose: Purpose = Purpose.TRAIN) -> str:
+    def take(
+        self, session: str, now_s: float, avoid: str = "", purpose: Purpose = Purpose.TRAIN
+    ) -> str:
         """The engine for a session, counted as its load from now on.
 
         Engines that failed are taken when all have, or once in a while, to see whether they are
@@ -66,23 +71,24 @@ class EnginePool:
         assert names, "a session needs an engine, the run has none"
 
         def rank(name: str) -> tuple[bool, bool, int]:
-            is_avoided = now_s < self._avoided_until_s.get(name, now_s)
+            is_early = now_s < self._avoided_until_s.get(name, now_s)
+            is_avoided = is_early or name in self._tried_by
             return is_avoided, name == avoid, self._loads[name]
 
         name = min(names, key=rank)
         if name in self._failed:
-            self._avoided_until_s[name] = now_s + AVOIDED_S
+            self._tried_by[name] = session
         self._loads[name] += 1
         return name
 
     def place(
-        self, now_s: float, avoid: str = "", purpose: Purpose = Purpose.TRAIN
+        self, session: str, now_s: float, avoid: str = "", purpose: Purpose = Purpose.TRAIN
     ) -> tuple[str, int]:
         """As `take`, with the data-parallel rank: sessions of one engine go round its ranks.
 
         Nobody here knows how many ranks an engine has; it takes the number modulo them.
         """
-        name = self.take(now_s, avoid, purpose)
+        name = self.take(session, now_s, avoid, purpose)
         rank = self._next_rank[name]
         self._next_rank[name] += 1
         return name, rank
@@ -92,15 +98,22 @@ class EnginePool:
         self._loads[name] -= 1
         assert self._loads[name] >= 0, f"{name} was released more often than taken"
 
+    def turn_ended(self, session: str) -> None:
+        """A turn of this session has ended; if it tried an engine, another one may."""
+        for name in [name for name, by in self._tried_by.items() if by == session]:
+            del self._tried_by[name]
+
     def failed_with(self, name: str, reason: str, now_s: float) -> None:
         """The engine died, or did not answer."""
         self._failed[name] = reason
+        self._tried_by.pop(name, None)
         self._avoided_until_s[name] = now_s + AVOIDED_S
 
     def generated(self, name: str) -> None:
         """The engine is well."""
         self._failed.pop(name, None)
         self._avoided_until_s.pop(name, None)
+        self._tried_by.pop(name, None)
 
 
 def _turned(names: Sequence[str], index: int) -> tuple[str, ...]:

@@ -117,14 +117,14 @@ class Turns:
         return effects
 
     def _stop(self, session: Session, flight: Flight, reason: str) -> list[Effect]:
-        del session.flights[flight.epoch]
-        effects = [self._refusal(session, flight.request, TurnRefused("closed", reason))]
+        effects = self._fail(session, flight, TurnRefused("closed", reason))
         if flight.stage is Stage.GENERATE:
             effects.append(Tell(flight.engine, AbortRequests(request_ids=(flight.request_id,))))
         return effects
 
     def _fail(self, session: Session, flight: Flight, refused: TurnRefused) -> list[Effect]:
         del session.flights[flight.epoch]
+        self.desk.pool.turn_ended(session.spec.trajectory_id)
         return [self._refusal(session, flight.request, refused)]
 
     # ---- render --------------------------------------------------------------------------
@@ -160,7 +160,7 @@ class Turns:
             return self._fail(session, flight, refused)
         pool = self.desk.pool
         if not session.engine:
-            session.engine, session.rank = pool.place(now_s, purpose=session.spec.purpose)
+            self.desk.enter_engine(session, now_s)
         elif (reason := pool.failed.get(session.engine)) is not None:
             self._move(session, f"{session.engine} failed: {reason}", now_s)
         return self._generate(session, flight)
@@ -288,7 +288,7 @@ class Turns:
         """Leave an engine that failed; False when there is no other."""
         old, pool = session.engine, self.desk.pool
         pool.release(old)
-        session.engine, session.rank = pool.place(now_s, old, session.spec.purpose)
+        self.desk.enter_engine(session, now_s, avoid=old)
         if session.engine == old:
             return False
         session.moves.append(reason)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from unit.session.kit import QUESTION, Play, ids, play, row_of
 
 from milepost.actors.effects import Answered, Unanswered, Woken
 from milepost.actors.session.engines import AVOIDED_S, EnginePool
 from milepost.messages.engine import GenerateRefused
-from milepost.messages.session import ChatRefused, ChatReply
+from milepost.messages.session import AbandonTrajectory, ChatRefused, ChatReply
 from milepost.messages.shared import FinishReason
 from milepost.messages.supervisor import PeerRestarted
 from milepost.messages.trainer import VersionPublished
@@ -74,7 +75,7 @@ def test_sessions_go_round_the_ranks_of_their_engine_and_stay_on_theirs() -> Non
 
 def test_session_actors_start_their_ties_at_different_engines() -> None:
     """Two of them must not both send their first sessions to engine 0."""
-    assert [EnginePool(TWO, index).take(0.0) for index in range(3)] == [*TWO, "engine-0"]
+    assert [EnginePool(TWO, index).take("s", 0.0) for index in range(3)] == [*TWO, "engine-0"]
 
 
 def test_a_session_moves_when_its_engine_dies_and_says_why() -> None:
@@ -123,6 +124,52 @@ def test_new_sessions_avoid_a_dead_engine_until_one_of_them_was_served() -> None
     game.sample("cat")
     assert served_by(game, "g.6") == "engine-0"
     assert game.core.statistics()["engines_failed"] == {}
+
+
+def tried(game: Play) -> None:
+    """Engine 0 died, was avoided, and is tried by session g.1; engine 1 is well."""
+    assert served_by(game, "g.0") == "engine-0"
+    die(game)
+    game.sample("cat")
+    game.now_s += AVOIDED_S
+    assert served_by(game, "g.1") == "engine-0"
+
+
+def test_an_engine_that_hangs_gets_one_session_however_long_it_takes() -> None:
+    """Its machine swaps, or its link is dead and says nothing: whoever else is sent there waits as
+    long as an episode may take, and all of a group waits for it."""
+    game = play(engines=TWO)
+    tried(game)
+    for number in range(2, 8):
+        game.now_s += 2 * AVOIDED_S
+        assert served_by(game, f"g.{number}") == "engine-1"
+
+
+def test_an_engine_whose_trial_failed_is_tried_again_by_one_after_a_while() -> None:
+    game = play(engines=TWO)
+    tried(game)
+    assert die(game) == "engine-0"
+    game.sample("cat")
+    assert served_by(game, "g.2") == "engine-1"
+    game.now_s += AVOIDED_S
+    assert served_by(game, "g.3") == "engine-0"
+    assert served_by(game, "g.4") == "engine-1"
+
+
+@pytest.mark.parametrize("how", ["abandoned", "superseded", "refused"])
+def test_a_trial_that_ends_without_an_answer_leaves_the_engine_to_the_next(how: str) -> None:
+    """The episode was cancelled, or its agent asked anew: nobody waits for that turn any more."""
+    game = play(engines=TWO)
+    tried(game)
+    if how == "abandoned":
+        gone = AbandonTrajectory(trajectory_id="g.1", attempt=0, reason="sibling failed")
+        game.tell(gone, "rollout")
+    elif how == "refused":
+        refuse(game, retry=False)
+    else:
+        game.chat([QUESTION], "g.1")
+        assert list(game.asks.values())[-1].to == "engine-1", "one that has not answered is left"
+    assert served_by(game, "g.2") == "engine-0"
 
 
 def test_a_session_whose_engine_died_between_two_turns_moves_with_the_next() -> None:
