@@ -2,17 +2,32 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from milepost.messages.bulk import Bulk
+from milepost.messages.bulk import ITEM_BYTES, Bulk
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-_STORAGE = {"bfloat16": np.dtype("<u2")}
+_DTYPES = {
+    name: np.dtype("<u2" if name == "bfloat16" else name).newbyteorder("<") for name in ITEM_BYTES
+}
 """NumPy has no bfloat16: its bits travel through `uint16` views."""
+
+
+@lru_cache(maxsize=64)
+def _name_of(dtype: np.dtype[Any]) -> str:
+    """As it travels; NumPy makes the name of a dtype up anew each time it is asked.
+
+    Raises:
+        ValueError: it is not little-endian.
+    """
+    if dtype != dtype.newbyteorder("<"):
+        raise ValueError(f"array of dtype {dtype.str} is not little-endian, convert it first")
+    return dtype.name
 
 
 def to_bulk(array: NDArray[Any], dtype: str | None = None) -> Bulk:
@@ -25,18 +40,15 @@ def to_bulk(array: NDArray[Any], dtype: str | None = None) -> Bulk:
     Raises:
         ValueError: the array is not contiguous or not little-endian, or its dtype cannot travel.
     """
-    if array.dtype != array.dtype.newbyteorder("<"):
-        raise ValueError(f"array of dtype {array.dtype.str} is not little-endian, convert it first")
+    name = _name_of(array.dtype)
     if not array.flags.c_contiguous:
         raise ValueError(f"array of shape {array.shape} is not C-contiguous, copy it first")
-    name = dtype or array.dtype.name
     flat = array.reshape(-1).view(np.uint8) if array.size else np.empty(0, np.uint8)
-    return Bulk(name, array.shape, flat.data)
+    return Bulk(dtype or name, array.shape, flat.data)
 
 
 def from_bulk(bulk: Bulk) -> NDArray[Any]:
     """A read-only view of the buffer with the bulk's dtype and shape; bfloat16 comes as uint16."""
-    dtype = _STORAGE[bulk.dtype] if bulk.dtype in _STORAGE else np.dtype(bulk.dtype)
-    array = np.frombuffer(bulk.data, dtype=dtype).reshape(bulk.shape)
+    array = np.frombuffer(bulk.data, dtype=_DTYPES[bulk.dtype]).reshape(bulk.shape)
     array.flags.writeable = False
     return array

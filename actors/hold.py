@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final, Protocol
+
+from msgspec import Struct
 
 from milepost.actors.effects import Event, Wake
 from milepost.configs.system import SystemConfig, TimeoutsConfig
@@ -29,8 +30,7 @@ class Cancellable(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class Told:
+class Told(Struct, frozen=True):
     """One event on its way to the core, with the ids of its message and of what led to it."""
 
     event: Event | None

@@ -42,7 +42,7 @@ class Bulk:
         if dtype not in ITEM_BYTES:
             known = ", ".join(ITEM_BYTES)
             raise ValueError(f"unknown bulk dtype {dtype!r}, known are {known}")
-        if any(size < 0 for size in shape):
+        if shape and min(shape) < 0:
             raise ValueError(f"bulk shape {shape} has a negative size")
         view = memoryview(data).cast("B")
         expected = prod(shape) * ITEM_BYTES[dtype]

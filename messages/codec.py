@@ -1,5 +1,7 @@
 """Messages to frames and back: the body is a msgpack map of the message's fields.
 
+Bodies are written in one pass, and read in one where the type alone says what every value is.
+Values of any type (`dict[str, Any]`) are unpacked by `msgpack` first, which takes fewer kinds.
 Arrays in it (`Bulk`, at any depth) are placed by `layout`; nothing large is copied on the way out
 or in. Limits are checked before anything is decoded, and whatever arrives, the only exception is
 `ProtocolError`.
@@ -11,7 +13,7 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
-from msgspec import ValidationError, convert, to_builtins
+from msgspec import DecodeError, ValidationError, convert, msgpack, to_builtins
 
 from milepost.messages import registry
 from milepost.messages.control import NotUnderstood
@@ -26,6 +28,8 @@ from milepost.messages.upgrades import UPGRADES, Upgrade, upgrade
 
 _RAW: Final = (bytes, bytearray, memoryview)
 """Types that `to_builtins` and `convert` leave alone."""
+_TIMES: Final = (b"\xd6\xff", b"\xd7\xff", b"\xc7\x0c\xff")
+"""How a time begins, which is an extension type and no part of the protocol: it travels as text."""
 _NOT_FINITE: Final = re.compile(r"Expected `float` [<>]= -?1\.797\d*e\+308")
 """How msgspec words what `Finite` refuses."""
 
@@ -65,13 +69,14 @@ class Codec:
         """
         known = registry.of(message)
         try:
-            if not known.has_bulk:
-                body = pack(to_builtins(message, builtin_types=_RAW))
-                encoded = Encoded(known.name, body)
-            else:
-                layout = Layout(self.limits.inline_bytes_max, places)
+            layout = Layout(self.limits.inline_bytes_max, places) if known.has_bulk else None
+            body = msgpack.encode(message, enc_hook=layout)
+            if b"\xff" in body and not known.is_closed and any(mark in body for mark in _TIMES):
+                layout = Layout(self.limits.inline_bytes_max, places) if known.has_bulk else None
                 body = pack(to_builtins(message, builtin_types=_RAW, enc_hook=layout))
-                encoded = Encoded(known.name, body, layout.buffers, layout.groups)
+            encoded = Encoded(known.name, body)
+            if layout is not None:
+                encoded.buffers, encoded.groups = layout.buffers, layout.groups
         except (TypeError, ValueError, OverflowError, RecursionError) as error:
             raise TypeError(f"{known.name} cannot travel: {error}") from error
         if len(body) > self.limits.body_bytes_max or encoded.buffers:
@@ -107,20 +112,23 @@ class Codec:
             depth_max=limits.depth_max,
             items_max=limits.items_max,
         )
+        is_old = version < PROTOCOL and bool(self._upgrades)
+        hook = Placed(buffers, opener) if known.has_bulk else None
         try:
+            if known.is_closed and not maybe_deep and not is_old:
+                return msgpack.decode(body, type=known.type, dec_hook=hook)
             fields = unpack(body, ext_hook=_refuse_extension)
             if maybe_deep:
                 check_depth(fields, limits.depth_max)
-            if version < PROTOCOL and self._upgrades:
+            if is_old:
                 fields = upgrade(type_name, fields, version, self._upgrades)
-            hook = Placed(buffers, opener) if known.has_bulk else None
             return convert(fields, known.type, builtin_types=_RAW, dec_hook=hook)
         except ProtocolError:
             raise
         except ValidationError as error:
             text = _NOT_FINITE.sub("expected a finite number", str(error))
             raise ProtocolError(f"{type_name}: {text}") from error
-        except (ValueError, TypeError, RecursionError, OverflowError) as error:
+        except (DecodeError, ValueError, TypeError, RecursionError, OverflowError) as error:
             raise ProtocolError(f"{type_name} cannot be read: {error}") from error
 
     def _check_sizes(self, encoded: Encoded) -> None:

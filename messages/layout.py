@@ -164,8 +164,9 @@ class Placed:
             raise ValueError(
                 f"bulk shape must be an array of at most {DIMENSIONS_MAX} sizes, got {shape!r:.80}"
             )
-        if any(type(size) is not int or size < 0 for size in shape):
-            raise ValueError(f"bulk shape has a size that is no count: {shape!r:.80}")
+        for size in shape:
+            if type(size) is not int or size < 0:
+                raise ValueError(f"bulk shape has a size that is no count: {shape!r:.80}")
         return Bulk(dtype, tuple(shape), self._bytes(value, prod(shape) * ITEM_BYTES[dtype]))
 
     def _bytes(self, value: dict[str, Any], nbytes: int) -> Buffer:

@@ -47,6 +47,8 @@ class Registered(msgspec.Struct, frozen=True):
     type: type[Message]
     has_bulk: bool
     """Some field of it, at any depth, is a `Bulk`."""
+    is_closed: bool
+    """The type of every value in it, at any depth, is known before it is read."""
 
 
 def _mentions_bulk(kind: msgspec.inspect.Type, seen: set[type]) -> bool:
@@ -68,6 +70,39 @@ def _mentions_bulk(kind: msgspec.inspect.Type, seen: set[type]) -> bool:
             return _mentions_bulk(one, seen)
         case _:
             return False
+
+
+_LEAVES: Final = (
+    msgspec.inspect.NoneType,
+    msgspec.inspect.BoolType,
+    msgspec.inspect.IntType,
+    msgspec.inspect.FloatType,
+    msgspec.inspect.StrType,
+    msgspec.inspect.BytesType,
+    msgspec.inspect.EnumType,
+    msgspec.inspect.LiteralType,
+)
+
+
+def _is_closed(kind: msgspec.inspect.Type, seen: set[type]) -> bool:
+    match kind:
+        case msgspec.inspect.CustomType(cls=cls):
+            return cls is Bulk
+        case msgspec.inspect.StructType(cls=cls, fields=fields):
+            if cls in seen:
+                return True
+            seen.add(cls)
+            return all(_is_closed(field.type, seen) for field in fields)
+        case msgspec.inspect.UnionType(types=types):
+            return all(_is_closed(one, seen) for one in types)
+        case msgspec.inspect.TupleType(item_types=types):
+            return all(_is_closed(one, seen) for one in types)
+        case msgspec.inspect.ListType(item_type=one) | msgspec.inspect.VarTupleType(item_type=one):
+            return _is_closed(one, seen)
+        case msgspec.inspect.DictType(key_type=key, value_type=value):
+            return isinstance(key, msgspec.inspect.StrType) and _is_closed(value, seen)
+        case _:
+            return isinstance(kind, _LEAVES)
 
 
 _types: dict[str, type[Message]] = {}
@@ -95,8 +130,9 @@ def find(name: str) -> Registered | None:
     known = _by_name.get(name)
     if known is None and name in _types:
         kind = _types[name]
-        has_bulk = _mentions_bulk(msgspec.inspect.type_info(kind), set())
-        known = _by_name[name] = Registered(name, kind, has_bulk)
+        info = msgspec.inspect.type_info(kind)
+        has_bulk, is_closed = _mentions_bulk(info, set()), _is_closed(info, set())
+        known = _by_name[name] = Registered(name, kind, has_bulk, is_closed)
     return known
 
 

@@ -7,7 +7,7 @@ to the rollout actor and to its journal, and ends without a word in the accounts
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Final, TypeAlias
@@ -201,11 +201,13 @@ def without_conversations(event: Received) -> tuple[Received, list[Rows]]:
             rows = (message.trajectory, *message.others)
             bare = tuple(map(_bare, rows))
             one = msgspec.structs.replace(message, trajectory=bare[0], others=bare[1:])
-            return replace(event, message=one), [rows]
+            return msgspec.structs.replace(event, message=one), [rows]
         case TrajectoriesFinished() as message:
             bare = tuple(map(_bare, message.trajectories))
             many = msgspec.structs.replace(message, trajectories=bare)
-            return replace(event, message=many), [(row,) for row in message.trajectories]
+            return msgspec.structs.replace(event, message=many), [
+                (row,) for row in message.trajectories
+            ]
         case _:
             return event, []
 

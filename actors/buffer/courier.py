@@ -8,9 +8,9 @@ are kept until word of them was taken.
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
-from msgspec.structs import replace as replace_in
+from msgspec.structs import replace
 
 from milepost.actors.buffer.marks import Fates
 from milepost.actors.buffer.writing import Writing
@@ -78,7 +78,7 @@ class Courier:
         match effect:
             case Tell(_, GroupDropped(group_id=name, consumed=True) as message):
                 counted = name not in self._spent
-                return replace(effect, message=replace_in(message, consumed=not counted))
+                return replace(effect, message=replace(message, consumed=not counted))
             case _:
                 return effect
 

@@ -13,7 +13,7 @@ Invariants:
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -111,7 +111,11 @@ class FleetPublisher:
         match event:
             case Answered(key) | Unanswered(key) | Woken(key) | Taken(key) | WorkDone(key):
                 ours = key.startswith(self._prefix)
-                return replace(event, key=key.removeprefix(self._prefix)) if ours else None
+                return (
+                    msgspec.structs.replace(event, key=key.removeprefix(self._prefix))
+                    if ours
+                    else None
+                )
             case Received(_, EngineReady(engine=name)) | Received(_, PeerRestarted(actor=name)):
                 return event if name in self.settings.engines else None
             case Received(_, ReleaseVersion(fleet=True)):
@@ -171,14 +175,14 @@ class FleetPublisher:
                 case Tell(_, StepRecorded() as message):
                     metrics = {METRICS + _last(name): v for name, v in message.metrics.items()}
                     renamed = msgspec.structs.replace(message, metrics=metrics)
-                    found.append(replace(effect, message=renamed))
+                    found.append(msgspec.structs.replace(effect, message=renamed))
                 case Reply(request, VersionHeld() as message):
                     held = msgspec.structs.replace(message, fleet=True)
                     found.append(Reply(request, held))
                 case Tell(key=""):
                     found.append(effect)
                 case Tell(key=key) | Ask(key=key) | Wake(key=key):
-                    found.append(replace(effect, key=self._prefix + key))
+                    found.append(msgspec.structs.replace(effect, key=self._prefix + key))
                 case Work():
                     pass  # on the disk the version is confirmed, since it was published
                 case _:

@@ -222,6 +222,8 @@ def decisions_of(
     """
     if len(sent) < len(effects):
         sent = [*sent, *[NOTHING_SENT] * (len(effects) - len(sent))]
+    if len(effects) == 1:
+        return [decision_of(effects[0], sent[0], whole=whole)]
     told = [
         decision_of(effect, each, whole=whole)
         for effect, each in zip(effects[:EFFECTS_MAX], sent, strict=False)
@@ -240,10 +242,9 @@ def decision_of(effect: Effect, sent: SentMessage, *, whole: bool) -> Decision:
         sent: what it sent.
         whole: digest its content, as a full recording does, and not its bytes on the way.
     """
-    # Patterns without sub-patterns are plain type checks: this runs for every effect.
+    # Patterns without sub-patterns are plain type checks, the frequent ones first: this runs for
+    # every effect.
     match effect:
-        case Wake():
-            return Decision("wake", "", "", effect.key, 0, _NO_FACTS, 0, effect.at_s)
         case Tell():
             kind, to, key, at = "tell", effect.to, effect.key, effect.deadline_s
             confirm, message = effect.confirm, effect.message
@@ -253,6 +254,8 @@ def decision_of(effect: Effect, sent: SentMessage, *, whole: bool) -> Decision:
         case Reply():
             kind, to, key, at = "reply", effect.request.source, "", None
             confirm, message = False, effect.message
+        case Wake():
+            return Decision("wake", "", "", effect.key, 0, _NO_FACTS, 0, effect.at_s)
         case Fail():
             return Decision("fail", effect.reason)
         case _:

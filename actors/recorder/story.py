@@ -13,6 +13,7 @@ from milepost.actors.recorder.reading import Recording, read_recordings
 from milepost.actors.recorder.ring import RingDamaged
 from milepost.actors.recorder.tracing import Moment, group_of, in_order, moments
 from milepost.messages.buffer import GroupsRefused
+from milepost.messages.shared import Message
 from milepost.messages.supervisor import EventReported, GuardTripped
 
 LINES_MAX: Final = 12
@@ -20,6 +21,8 @@ LINES_MAX: Final = 12
 CHARACTERS_MAX: Final = 220
 NAMES_MAX: Final = 4
 """An event about more than that is about none of them."""
+TOLD_OF: Final = frozenset({GuardTripped, GroupsRefused, EventReported})
+"""Types of messages that may be worth a pin: hardly any effect tells one."""
 BAD_NEWS: Final = frozenset({"refused_at_door", "canary"})
 """Kinds of events that say that a contract does not hold."""
 _NAME: Final = re.compile(r"\b[a-z]\w*\d\w*(?:\.\d+)?\b")
@@ -28,15 +31,24 @@ _NAME: Final = re.compile(r"\b[a-z]\w*\d\w*(?:\.\d+)?\b")
 def anomaly_in(effects: Iterable[Effect]) -> str:
     """Why these effects are worth a pin; empty when they are not."""
     for effect in effects:
-        match effect:
-            case Tell(message=GuardTripped() as tripped):
-                return f"guard {tripped.guard}: {tripped.reason}"
-            case Tell(message=GroupsRefused() as refused):
-                pairs = zip(refused.group_ids, refused.reasons, strict=False)
-                return "refused at the door: " + "; ".join(f"{one}: {why}" for one, why in pairs)
-            case Tell(message=EventReported(kind=kind, text=text)) if kind in BAD_NEWS:
-                return f"{kind}: {text}"
+        if type(effect) is Tell and type(effect.message) in TOLD_OF:
+            reason = _anomaly(effect.message)
+            if reason:
+                return reason
     return ""
+
+
+def _anomaly(message: Message) -> str:
+    match message:
+        case GuardTripped():
+            return f"guard {message.guard}: {message.reason}"
+        case GroupsRefused():
+            pairs = zip(message.group_ids, message.reasons, strict=False)
+            return "refused at the door: " + "; ".join(f"{one}: {why}" for one, why in pairs)
+        case EventReported(kind=kind, text=text) if kind in BAD_NEWS:
+            return f"{kind}: {text}"
+        case _:
+            return ""
 
 
 def story(folder: Path, run_id: str, actor: str, reason: str) -> str:

@@ -23,8 +23,9 @@ from milepost.messages.bus.delivery import (
 from milepost.messages.codec import Codec, UnknownType
 from milepost.messages.envelope import PROTOCOL, Header, pack_header, unpack_header
 from milepost.messages.errors import ProtocolError
+from milepost.messages.layout import Placed
 from milepost.messages.limits import BusLimits
-from milepost.messages.msgpacking import pack
+from milepost.messages.msgpacking import pack, unpack
 from milepost.messages.structure import check_depth, check_structure, scan
 
 CODEC = Codec()
@@ -77,6 +78,39 @@ def test_real_messages_with_some_bytes_changed(name: str, data: st.DataObject) -
         if body:
             body[data.draw(st.integers(0, len(body) - 1))] = data.draw(st.integers(0, 255))
     decode(name, bytes(body[: data.draw(st.integers(0, len(body)))]), [])
+
+
+@given(
+    name=st.sampled_from([one.name for one in registry.registered() if one.is_closed]),
+    data=st.data(),
+)
+def test_what_is_read_in_one_pass_is_what_the_careful_way_reads(
+    name: str, data: st.DataObject
+) -> None:
+    """Two ways to read must never become two protocols."""
+    body = bytearray(GOLDEN[name])
+    for _ in range(data.draw(st.integers(0, 2))):
+        if body:
+            body[data.draw(st.integers(0, len(body) - 1))] = data.draw(st.integers(0, 255))
+    known = registry.find(name)
+    assert known is not None
+    try:
+        fields = unpack(bytes(body), ext_hook=refuse)
+        slowly = msgspec.convert(
+            fields,
+            known.type,
+            builtin_types=(bytes, bytearray, memoryview),
+            dec_hook=Placed((), None),
+        )
+    except (ValueError, TypeError, msgspec.ValidationError):
+        return
+    assert pack(msgspec.to_builtins(slowly, enc_hook=repr)) == pack(
+        msgspec.to_builtins(CODEC.decode(name, bytes(body)), enc_hook=repr)
+    )
+
+
+def refuse(code: int, data: bytes) -> None:
+    raise ValueError(f"extension type {code}, {len(data)} bytes")
 
 
 @given(st.binary(max_size=200))

@@ -9,6 +9,7 @@ question, so no answer can be learned by heart: only the way to find it.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import lru_cache
 from random import Random
 from typing import Any
 
@@ -37,6 +38,8 @@ UNKNOWN = "unknown"
 """What the directory says to a name that is nobody's."""
 VALUES = (*PEOPLE, *FIELDS, *(fact for facts in FACTS.values() for fact in facts), UNKNOWN)
 HOPS_MAX = 3
+DIRECTORIES_KEPT = 64
+"""As many groups may be under way in one process."""
 
 TOOLS: list[dict[str, Any]] = [
     {
@@ -79,7 +82,7 @@ class Question(Struct, frozen=True, kw_only=True):
 
 
 class Directory:
-    """The records of one episode."""
+    """The records that episodes look things up in; nothing of them changes."""
 
     def __init__(self, seed: int) -> None:
         random = Random(seed)
@@ -105,6 +108,12 @@ class Directory:
         for field in question.path:
             values.append(self.lookup(values[-1], field))
         return values[1:]
+
+
+@lru_cache(maxsize=DIRECTORIES_KEPT)
+def directory_of(seed: int) -> Directory:
+    """The directory of this seed; the episodes of one group look things up in the same one."""
+    return Directory(seed)
 
 
 def _other(random: Random, name: str) -> str:

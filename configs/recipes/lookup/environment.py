@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 
-from milepost.configs.recipes.lookup.directory import FIELDS, Directory, question_of
+from milepost.configs.recipes.lookup.directory import FIELDS, directory_of, question_of
 from milepost.messages.shared import ChatMessage, Prompt
 
 TURNS_MAX = 5
@@ -20,7 +20,7 @@ class LookupEnvironment:
 
     def __init__(self, prompt: Prompt) -> None:
         self.question = question_of(prompt)
-        self._directory = Directory(self.question.directory_seed)
+        self._directory = directory_of(self.question.directory_seed)
         self._values = self._directory.follow(self.question)
         self._followed = 0
         self._calls = 0

@@ -120,7 +120,7 @@ async def test_an_unknown_type_is_refused_by_name(
     """A stranger's message is answered, never ignored; what follows it is delivered."""
     a, b = await world.bus("a"), await world.bus("b")
     got: list[Incoming] = []
-    here = registry.Registered("OnlyHere", OnlyHere, has_bulk=False)
+    here = registry.Registered("OnlyHere", OnlyHere, has_bulk=False, is_closed=True)
     monkeypatch.setitem(registry._by_name, "OnlyHere", here)
     refused = (a.tell if way == "tell" else a.ask)("b", OnlyHere(), deadline_s=5)
     monkeypatch.delitem(registry._by_name, "OnlyHere")

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import UTC, datetime
 from math import inf, nan
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from milepost.messages.buffer import GroupOpened
 from milepost.messages.bulk import Bulk
 from milepost.messages.codec import Codec
 from milepost.messages.engine import EpochAnswer, Generated, WeightBucket
@@ -188,11 +191,24 @@ def test_older_bodies_are_brought_up_step_by_step() -> None:
         codec.decode("EpochAnswer", pack([1]), version=(0, 7))
 
 
+def test_a_time_in_the_metadata_of_a_prompt_travels_as_text() -> None:
+    """Data sources give times; as an extension type, the receiver would refuse the message."""
+    codec = Codec()
+    metadata = {"made": datetime(2026, 1, 2, 3, 4, 5, 6, tzinfo=UTC), "bytes": b"\xd7\xff"}
+    opened = GroupOpened(group_id="g", prompt_id="p", size=1, metadata=metadata)
+    back = decoded(codec, opened)
+    assert isinstance(back, GroupOpened)
+    assert back.metadata == {"made": "2026-01-02T03:04:05.000006Z", "bytes": b"\xd7\xff"}
+
+
 def test_a_codec_that_garbles_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
     """Found at the first message of an hour-long run otherwise."""
     import milepost.messages.codec as module
 
-    monkeypatch.setattr(module, "pack", lambda value: pack({**value, "reason": "garbled"}))
+    def garbled(message: Message, **_: object) -> bytes:
+        return pack({**msgspec.structs.asdict(message), "reason": "garbled"})
+
+    monkeypatch.setattr(module.msgpack, "encode", garbled)
     with pytest.raises(RuntimeError, match="codec check: sent NotUnderstood"):
         Codec()
 
