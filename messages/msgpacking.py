@@ -1,4 +1,4 @@
-"""The bytes: the `msgpack` package, with types."""
+"""The bytes: the `msgpack` package, with types, and `msgspec` where every microsecond counts."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 import msgpack  # type: ignore[import-untyped]
+import msgspec
 
 pack: Final[Callable[[Any], bytes]] = msgpack.packb
 """Any plain value to bytes, on any thread."""
@@ -19,6 +20,5 @@ Raises:
 
 
 def packer() -> Callable[[Any], bytes]:
-    """A faster `pack` (its buffer is kept), for one thread."""
-    made: Callable[[Any], bytes] = msgpack.Packer().pack
-    return made
+    """A faster `pack` for tuples of names and numbers, for one thread."""
+    return msgspec.msgpack.Encoder().encode

@@ -203,12 +203,11 @@ def test_a_time_in_the_metadata_of_a_prompt_travels_as_text() -> None:
 
 def test_a_codec_that_garbles_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
     """Found at the first message of an hour-long run otherwise."""
-    import milepost.messages.codec as module
 
     def garbled(message: Message, **_: object) -> bytes:
         return pack({**msgspec.structs.asdict(message), "reason": "garbled"})
 
-    monkeypatch.setattr(module.msgpack, "encode", garbled)
+    monkeypatch.setattr(msgspec.msgpack, "encode", garbled)
     with pytest.raises(RuntimeError, match="codec check: sent NotUnderstood"):
         Codec()
 
