@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING
+
+from msgspec import to_builtins
 
 from milepost.actors.effects import (
     Answered,
@@ -384,7 +385,7 @@ class Shell:
             statistics={
                 **self._vitals.read(),
                 **(self._gpus.newest() if self._gpus else {}),
-                "bus": asdict(self._bus.statistics()),
+                "bus": to_builtins(self._bus.statistics()),
                 "open_requests": len(self._requests),
                 "works": sorted(self._works),
                 **self._recorder.statistics(),
