@@ -36,6 +36,12 @@ class Provenance(IntEnum):
 REPETITIVE: Final = "repetitive"
 """Key in `Trajectory.metadata` of a sampled row: whether what was sampled repeats itself."""
 
+NON_GENERATION: Final = "non_generation_s"
+"""Key in `Trajectory.metadata` of a sampled row: seconds from each reply of its session to the next
+request, in all; while several turns are in flight, from the last one's reply."""
+ERROR_CATEGORY: Final = "error_cat/"
+"""Head of a metric that an agent reports: the category of what went wrong, with the value 1."""
+
 
 class TurnBoundary(Struct, frozen=True, kw_only=True):
     """One generation inside the row: prompt is [0, prompt_end), reply is [prompt_end, end)."""

@@ -17,7 +17,7 @@ from wire import protocol_tables
 from milepost.actors.session.families.declared import ALL_ROLES, Declaration
 from milepost.actors.session.families.table import DECLARATIONS
 from milepost.configs.actors import RestartConfig
-from milepost.configs.metrics import METRICS
+from milepost.configs.metrics import ELSEWHERE, METRICS
 from milepost.configs.topology import ActorsConfig, Topology
 from milepost.launch.cli import command_names, summary
 from milepost.supervisor.checks import CHECKS, Stage
@@ -53,6 +53,14 @@ def metrics_table() -> Iterator[str]:
     yield "| --- | --- | --- |"
     for metric in METRICS:
         yield f"| `{metric.name}` | {metric.unit} | {_cell(metric.meaning)} |"
+
+
+def elsewhere_table() -> Iterator[str]:
+    """Every name of other systems that is not ours."""
+    yield "| name elsewhere | here |"
+    yield "| --- | --- |"
+    for name, reason in ELSEWHERE:
+        yield f"| `{name}` | {_cell(reason)} |"
 
 
 def actor_samples_table() -> Iterator[str]:
@@ -217,6 +225,7 @@ def _cell(text: str) -> str:
 TABLES: Final = {
     ("actors/session.md", "families"): families_table,
     ("metrics.md", "metrics"): metrics_table,
+    ("metrics.md", "elsewhere"): elsewhere_table,
     ("metrics.md", "actors"): actor_samples_table,
     ("operating.md", "checks"): checks_table,
     ("operating.md", "commands"): commands_table,

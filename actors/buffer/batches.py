@@ -7,12 +7,8 @@ from dataclasses import dataclass, field
 
 from milepost.actors.buffer.groups import Assembly, StoredGroup, oldest_of
 from milepost.actors.buffer.marks import Handed
-from milepost.actors.buffer.metrics import (
-    batch_metrics,
-    queue_metrics,
-    sampling_metrics,
-    version_metrics,
-)
+from milepost.actors.buffer.metrics import batch_metrics, queue_metrics, version_metrics
+from milepost.actors.buffer.sampled import sampling_metrics
 from milepost.actors.buffer.settings import BufferSettings
 from milepost.actors.buffer.split import Piece, split_batch
 from milepost.actors.buffer.waste import Waste
@@ -250,7 +246,8 @@ class Batches:
     def _metrics(self, groups: Sequence[StoredGroup]) -> dict[str, float]:
         metrics = batch_metrics(groups, self.settings.success_metric)
         if not self.settings.imports:
-            metrics |= sampling_metrics(groups, self.settings.history)
+            settings = self.settings
+            metrics |= sampling_metrics(groups, settings.history, settings.num_engines)
             metrics |= version_metrics(groups, self.published)
             metrics |= queue_metrics(groups, list(self.queue.values()), self.published)
         return metrics

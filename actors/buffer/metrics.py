@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from statistics import fmean, median
-from typing import Final, Literal
 
 from milepost.actors.buffer.groups import StoredGroup
 from milepost.actors.buffer.staleness import versions_of
 from milepost.messages.shared import Status
-from milepost.messages.trajectory import REPETITIVE
 
 
 def batch_metrics(groups: Sequence[StoredGroup], success_metric: str) -> dict[str, float]:
@@ -58,49 +56,6 @@ def _spread_metrics(groups: Sequence[StoredGroup]) -> dict[str, float]:
     for reward in flat:
         name = f"rollout/zero_std/count_{round(reward, 1):g}"
         metrics[name] = metrics.get(name, 0.0) + 1.0
-    return metrics
-
-
-MISMATCHES: Final = (
-    "special_token_count",
-    "special_token_type",
-    "non_assistant_text",
-    "assistant_text",
-)
-"""Kinds of difference between a row and its canonical rendering, the harmless one last."""
-
-
-def mismatch_metrics(
-    groups: Sequence[StoredGroup], history: Literal["linear", "tree"]
-) -> dict[str, float]:
-    """Share of rows that differ from their canonical rendering, in any way and by kind.
-
-    All but `assistant_text` should be 0: they mean a broken template or seam. `v1` are linear
-    sessions, `v2` are trees, which may have several rows for each trajectory.
-    """
-    found = [set(row.certificate.mismatch_kinds) for group in groups for row in group.trajectories]
-    name = f"rollout/tito_session_mismatch_rate/{'v1' if history == 'linear' else 'v2'}"
-    metrics = {name: sum(map(bool, found)) / len(found)}
-    if history == "tree":
-        metrics["rollout/rows_per_trajectory"] = len(found) / sum(len(g.members) for g in groups)
-    for kind in MISMATCHES:
-        metrics[f"{name}/{kind}"] = sum(kind in kinds for kinds in found) / len(found)
-    return metrics
-
-
-def sampling_metrics(
-    groups: Sequence[StoredGroup], history: Literal["linear", "tree"]
-) -> dict[str, float]:
-    """How long sampling took, how many trajectories go round in circles; `mismatch_metrics`."""
-    members = [member.trajectory_id for group in groups for member in group.members]
-    rows = (row for group in groups for row in group.trajectories)
-    repeating = {row.trajectory_id for row in rows if row.metadata.get(REPETITIVE) is True}
-    metrics = mismatch_metrics(groups, history)
-    metrics["rollout/repetition_frac"] = len(repeating) / len(members)
-    times = [group.sampled_s for group in groups if group.sampled_s is not None]
-    if times:
-        begun, ended = zip(*times, strict=True)
-        metrics["perf/rollout_time"] = max(ended) - min(begun)
     return metrics
 
 

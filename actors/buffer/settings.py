@@ -45,6 +45,8 @@ class BufferSettings:
     checkpoints_named: int
     history: Literal["linear", "tree"] = "linear"
     """Of the sessions that the rows come from."""
+    num_engines: int = 1
+    """That sample for the batches."""
 
     @classmethod
     def of(cls, topology: Topology) -> BufferSettings:
@@ -94,6 +96,7 @@ class BufferSettings:
             success_metric=topology.data.success_metric if topology.data else "solved",
             checkpoints_named=topology.run.checkpoints_keep,
             history=topology.actors.session.history if topology.actors.session else "linear",
+            num_engines=topology.actors.engine.replicas if topology.actors.engine else 1,
         )
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from statistics import fmean
 
 from milepost.messages.evaluator import Evaluation, Score, Transcript
+from milepost.messages.trajectory import ERROR_CATEGORY
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,8 +71,15 @@ def no_score(version: int, mode: str, tally: Tally) -> str:
 
 
 def _means(reported: Sequence[dict[str, float]]) -> dict[str, float]:
-    names = sorted({name for metrics in reported for name in metrics})
-    return {name: fmean(metrics[name] for metrics in reported if name in metrics) for name in names}
+    values: dict[str, list[float]] = {}
+    for metrics in reported:
+        for name, value in metrics.items():
+            values.setdefault(name, []).append(value)
+    # Who names no category is in none; who reports no number says nothing of it.
+    return {
+        name: sum(each) / len(reported) if name.startswith(ERROR_CATEGORY) else fmean(each)
+        for name, each in sorted(values.items())
+    }
 
 
 def _by_category(outcomes: Sequence[Outcome], success_metric: str) -> dict[str, float]:

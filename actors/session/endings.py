@@ -18,6 +18,7 @@ from milepost.messages.buffer import TrajectoryFinished
 from milepost.messages.rollout import TrajectoryLost
 from milepost.messages.session import FinishTrajectory, TrajectorySent
 from milepost.messages.shared import Purpose, Status
+from milepost.messages.trajectory import NON_GENERATION
 
 if TYPE_CHECKING:
     from milepost.actors.session.desk import Desk
@@ -70,6 +71,7 @@ class Endings:
             "attempt": session.spec.attempt,
             "session": self.desk.name,
             "engine_moves": list(session.moves),
+            NON_GENERATION: round(session.non_generation_s, 6),
         }
         work = AssembleRows(
             self.desk.key("assemble"),

@@ -95,6 +95,10 @@ class Session:
     opened_by: str
     active_s: float
     """When it was last opened, asked or committed."""
+    replied_s: float | None = None
+    """When the last reply was committed, while no turn is in flight and none failed since."""
+    non_generation_s: float = 0.0
+    """From replies to the next requests, in all: tools, and whatever else the agent did."""
     epoch: int = 0
     """Generations asked for so far."""
     engine: str = ""
@@ -127,9 +131,21 @@ class Session:
         elif refused.kind in SERVICE_KINDS:
             self.fault = f"{refused.kind}: {refused}"
 
-    def served(self) -> None:
+    def asked(self, flight: Flight, now_s: float) -> None:
+        """A turn begins."""
+        if self.replied_s is not None:
+            self.non_generation_s += now_s - self.replied_s
+        self.replied_s = None
+        self.epoch, self.active_s = flight.epoch, now_s
+        self.flights[flight.epoch] = flight
+
+    def served(self, flight: Flight, now_s: float) -> None:
         """A turn was committed: what was refused before it does not matter any more."""
         self.refused_by = self.fault = ""
+        del self.flights[flight.epoch]
+        self.active_s = now_s
+        if not self.flights:
+            self.replied_s = now_s
 
     def place(self) -> dict[str, Any]:
         """Where the conversation is: which turn, who works on it, and since when."""

@@ -67,8 +67,7 @@ class Turns:
         effects: list[Effect] = []
         if not session.record.takes_parallel:
             effects = self.stop(session, "a newer request of this session took its place")
-        session.epoch, session.active_s = flight.epoch, now_s
-        session.flights[flight.epoch] = flight
+        session.asked(flight, now_s)
         return effects + self._render(session, flight, now_s)
 
     def _planned(self, session: Session, turn: ChatTurn, request: Request, now_s: float) -> Flight:
@@ -394,7 +393,5 @@ class Turns:
         cut_by = flight.bound if reply.finish_reason is FinishReason.LENGTH else ""
         turn = Turn(flight.epoch, flight.seam, flight.piece, reply, message, cut_by)
         counters.account("tried_again", session.record.commit(plan, turn))
-        session.served()
-        del session.flights[flight.epoch]
-        session.active_s = now_s
+        session.served(flight, now_s)
         return [*effects, Reply(flight.request, chat_reply(message, flight))]

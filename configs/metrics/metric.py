@@ -10,7 +10,7 @@ from typing import Final
 
 PART: Final = re.compile(r"\{(\w+)\}")
 SUFFIX: Final = "@"
-"""Behind a name that two sources said in one step: `name@ACTOR`."""
+"""Behind a name that two sources said in one step: `name@ACTOR`. Names may hold it themselves."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class Metrics(Sequence[Metric]):
         assert len({row.name for row in rows}) == len(rows), "a metric is named twice"
         # The longest wording first: `eval/{mode}/reward` is told apart from `eval/{mode}/{name}`.
         self._patterns.sort(key=lambda one: len(PART.sub("", one[1].name)), reverse=True)
-        self.find = lru_cache(maxsize=4096)(self._find)
+        self.split = lru_cache(maxsize=4096)(self._split)
 
     def __getitem__(self, at: int) -> Metric:  # type: ignore[override]
         """The row at a place."""
@@ -70,8 +70,22 @@ class Metrics(Sequence[Metric]):
         """Rows in order."""
         return iter(self._rows)
 
-    def _find(self, name: str) -> Metric | None:
-        plain = name.partition(SUFFIX)[0]
+    def find(self, name: str) -> Metric | None:
+        """The row of a name, with or without its source; None for one that is not ours."""
+        return self.split(name)[0]
+
+    def _split(self, name: str) -> tuple[Metric | None, str, str]:
+        """The row of a name, the name without its source, and the source if it has one."""
+        plain, _, source = name.rpartition(SUFFIX)
+        if plain and (row := self._row(plain)) is not None:
+            return row, plain, source
+        # No source: `passrate/pass@4` is a whole name.
+        if (row := self._row(name)) is not None:
+            return row, name, ""
+        plain, _, source = name.partition(SUFFIX)
+        return None, plain, source
+
+    def _row(self, plain: str) -> Metric | None:
         if (row := self._plain.get(plain)) is not None:
             return row
         return next((row for pattern, row in self._patterns if pattern.fullmatch(plain)), None)

@@ -30,7 +30,12 @@ _ROLLOUT: Final = (
     Metric("rollout/zero_std/all_one_percentage", "1", "share of groups with reward 1 only"),
     Metric("rollout/zero_std/count_{reward}", "groups", "groups in which all have this reward"),
     Metric("rollout/dynamic_filter/drop_{reason}", "groups", "dropped by a filter, by reason"),
+    Metric("rollout/error_cat/{category}", "1", "share in this category, as agents report it"),
     Metric("rollout/prefix_cache_hit_rate", "1", "prompt tokens found in the engines' KV cache"),
+    Metric("rollout/avg_cached_tokens_per_sample", "tokens", "the same of a trajectory, mean"),
+    Metric("rollout/spec_accept_rate", "1", "share of drafted tokens that were accepted (SGLang)"),
+    Metric("rollout/spec_accept_length", "tokens", "sampled by a pass that judges drafts (SGLang)"),
+    Metric("rollout/total_lengths", "tokens", "of a row, mean"),
     Metric("rollout/rows_per_trajectory", "rows", "rows that a tree of a conversation gives"),
     Metric(
         "rollout/tito_session_mismatch_rate/{history}",
@@ -58,7 +63,35 @@ _ROLLOUT: Final = (
         "of these, sampled text would be tokenized otherwise: expected, and why ids are kept",
     ),
     Metric("rollout/waste/{account}_tokens", "tokens", "sampled and not trained, by account"),
+    Metric("rollout/log_probs", "nats", "trainer's log-prob of a token: mean of each row, mean"),
+    Metric("rollout/rollout_log_probs", "nats", "the engine's, likewise"),
+    Metric("rollout/entropy", "nats", "entropy of the policy at a token, likewise"),
+    Metric("rollout/advantages", "1", "advantage of a token, likewise"),
     Metric("rollout/{name}", "1", "an agent's own number, such as `solved`; mean"),
+)
+
+_TURNS: Final = (
+    Metric(
+        "passrate/pass@{k}",
+        "1",
+        "chance that one of k trajectories of a prompt has reward 1; 1 - C(n - c, k) / C(n, k) of "
+        "a group of n with c such, mean",
+    ),
+    *(
+        Metric(
+            f"multi_turn/{name}_{which}", unit, meaning if which == "mean" else f"the same, {what}"
+        )
+        for name, unit, meaning in (
+            (
+                "raw_response_length/response_length",
+                "tokens",
+                "of a row behind its first prompt, mean",
+            ),
+            ("wo_obs_response_length/response_length", "tokens", "of it, with loss, mean"),
+            ("multi_turn_metric/round_number", "replies", "of a row, mean"),
+        )
+        for which, what in (("mean", ""), ("max", "most"), ("min", "least"))
+    ),
 )
 
 _VERSIONS: Final = (
@@ -139,14 +172,49 @@ _EVAL: Final = (
 
 _PERF: Final = (
     Metric("perf/rollout_time", "s", "from the first group of a batch begun to its last episode"),
+    Metric(
+        "perf/non_generation_time/mean",
+        "s",
+        "from a trajectory's replies to its next requests, in all; mean",
+    ),
+    Metric("perf/non_generation_time/median", "s", "the same, median"),
+    Metric("perf/non_generation_time/max", "s", "the same, longest"),
+    Metric("perf/non_generation_time/min", "s", "the same, shortest"),
+    Metric(
+        "perf/effective_tokens_per_gpu_per_sec",
+        "tokens/s",
+        "with loss, of the batch, over its rollout_time and the engines",
+    ),
+    *(
+        Metric(f"perf/longest_{kind}sample_{name}", unit, meaning.format(what))
+        for kind, what in (("", "behind its first prompt"), ("effective_", "with loss"))
+        for name, unit, meaning in (
+            ("tokens_per_sec", "tokens/s", "tokens {} of the longest row, over rollout_time"),
+            ("non_generation_time", "s", "the non_generation_time of that row"),
+            (
+                "tokens_per_sec_without_non_generation",
+                "tokens/s",
+                "tokens {} of that row, over the rest of rollout_time",
+            ),
+        )
+    ),
     Metric("perf/step_time", "s", "from the end of one step to the end of the next"),
     Metric("perf/train_time", "s", "of it, training"),
     Metric("perf/train_wait_time", "s", "of it, waiting for a batch"),
     Metric("perf/wait_time_ratio", "1", "share of the step that was waited"),
     Metric("perf/batch_wait_time", "s", "from the request for the batch to the batch"),
+    Metric("perf/data_preprocess_time", "s", "laying the rows of the batch out for the device"),
     Metric("perf/log_probs_time", "s", "recomputing the log-probs of the old policy"),
+    Metric(
+        "perf/log_probs_tflops", "TFLOP/s", "of a rank meanwhile, where anything was recomputed"
+    ),
     Metric("perf/actor_train_time", "s", "forward, backward and optimizer"),
     Metric("perf/actor_train_tok_per_s", "tokens/s", "trained, all ranks"),
+    Metric(
+        "perf/actor_train_tflops", "TFLOP/s", "of a rank: 3 forward passes over actor_train_time"
+    ),
+    Metric("perf/mfu_peak_tflops", "TFLOP/s", "the device's best in bfloat16, if it is known"),
+    Metric("perf/actor_train_mfu", "1", "actor_train_tflops over that"),
     Metric("perf/tokens", "tokens", "of all rows of the batch"),
     Metric("perf/export_time", "s", "writing the weights out for the engines"),
     Metric("perf/save_model_time", "s", "writing the checkpoint"),
@@ -174,4 +242,4 @@ _SYSTEM: Final = (
     Metric("system/{kind}/gpu_utilization", "1", "share of time that a kernel ran, mean of GPUs"),
 )
 
-METRICS: Final = Metrics(*_ROLLOUT, *_VERSIONS, *_TRAIN, *_EVAL, *_PERF, *_SYSTEM)
+METRICS: Final = Metrics(*_ROLLOUT, *_TURNS, *_VERSIONS, *_TRAIN, *_EVAL, *_PERF, *_SYSTEM)

@@ -15,7 +15,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric as Family
 
 from milepost.configs.metrics import METRICS, Metric
-from milepost.configs.metrics.metric import PART, SUFFIX
+from milepost.configs.metrics.metric import PART
 from milepost.messages.supervisor import Snapshot
 
 PREFIX: Final = "milepost"
@@ -70,8 +70,7 @@ def gauge(name: str, meaning: str, value: float) -> Family:
 def _of_run(metrics: Mapping[str, float]) -> Iterator[Family]:
     found: dict[str, GaugeMetricFamily] = {}
     for name, value in metrics.items():
-        plain, _, source = name.partition(SUFFIX)
-        metric = METRICS.find(plain)
+        metric, plain, source = METRICS.split(name)
         metric, parts = (metric, metric.parts(plain)) if metric else (OTHER, {"name": plain})
         family = found.get(metric.name)
         if family is None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
-COUNTERS: Final = ("generated_tokens", "prefilled_tokens", "prefix_tokens")
-"""Of an engine's heartbeat: tokens sampled, tokens of prompts computed, and found in the cache."""
+SAMPLED: Final = "generated_tokens"
+"""Of an engine's heartbeat: tokens sampled."""
+DRAFTS: Final = ("draft_tokens", "draft_tokens_accepted", "draft_passes")
+"""Of one with speculative decoding: tokens proposed, those accepted, and passes that judge."""
 GIB_IN_MIB: Final = 1024
 
 
@@ -30,9 +32,9 @@ class SystemFigures:
     def heard(self, actor: str, kind: str, statistics: dict[str, Any], now_s: float) -> None:
         """Look at one heartbeat."""
         self._bodies[actor] = _Body(kind, statistics)
-        if not all(isinstance(statistics.get(name), int) for name in COUNTERS):
+        if not isinstance(statistics.get(SAMPLED), int):
             return
-        beat = _Beat(now_s, tuple(statistics[name] for name in COUNTERS))
+        beat = _Beat(now_s, tuple(int(statistics.get(name, 0)) for name in (SAMPLED, *DRAFTS)))
         _, last = self._beats.get(actor, (beat, beat))
         # The counters of a restarted engine begin again.
         begun_again = any(new < old for new, old in zip(beat.counts, last.counts, strict=True))
@@ -42,18 +44,20 @@ class SystemFigures:
         """Of this moment; what no engine said is left out."""
         figures = self._body_metrics()
         rates: list[float] = []
-        computed = cached = 0
+        drafted = [0, 0, 0, 0]
         for first, last in self._beats.values():
             if last.at_s > first.at_s:
-                sampled, prefilled, found = (
-                    new - old for new, old in zip(last.counts, first.counts, strict=True)
-                )
-                rates.append(sampled / (last.at_s - first.at_s))
-                computed, cached = computed + prefilled, cached + found
+                new = [now - then for now, then in zip(last.counts, first.counts, strict=True)]
+                rates.append(new[0] / (last.at_s - first.at_s))
+                if new[-1]:
+                    drafted = [total + more for total, more in zip(drafted, new, strict=True)]
         if rates:
             figures["perf/tokens_per_gpu_per_sec"] = sum(rates) / len(rates)
-        if computed + cached:
-            figures["rollout/prefix_cache_hit_rate"] = cached / (computed + cached)
+        sampled, proposed, accepted, passes = drafted
+        if proposed:
+            figures["rollout/spec_accept_rate"] = accepted / proposed
+        if passes:
+            figures["rollout/spec_accept_length"] = sampled / passes
         return figures
 
     def _body_metrics(self) -> dict[str, float]:

@@ -73,7 +73,7 @@ class SGLangBackend:
         self._tasks: set[asyncio.Task[None]] = set()
         self._num_named = 0
         self._generated, self._prefilled, self._cached = 0, 0, 0
-        self._drafts = np.zeros(2, np.int64)
+        self._drafts = np.zeros(3, np.int64)
         self._failed = False
 
     @property
@@ -137,6 +137,7 @@ class SGLangBackend:
             "memory_releases": self._switching.room.num_releases,
             "draft_tokens": int(self._drafts[0]),
             "draft_tokens_accepted": int(self._drafts[1]),
+            "draft_passes": int(self._drafts[2]),
             **self._health.load,
         }
 

@@ -35,7 +35,7 @@ class Sampled:
         top_token_ids: int32 [N, K]
         top_logprobs: float32 [N, K]
         routes: uint8 or int16 [P + N - 1 - start, mixture layers, experts per token], as wanted.
-        drafts: (proposed, accepted) tokens of speculative decoding.
+        drafts: (proposed, accepted) tokens of speculative decoding, and passes that judged them.
     """
 
     token_ids: NDArray[np.int32]
@@ -46,7 +46,7 @@ class Sampled:
     top_token_ids: NDArray[np.int32] | None = None
     top_logprobs: NDArray[np.float32] | None = None
     routes: NDArray[np.uint8 | np.int16] | None = None
-    drafts: tuple[int, int] = (0, 0)
+    drafts: tuple[int, int, int] = (0, 0, 0)
 
 
 class AnswerError(RuntimeError):
@@ -182,7 +182,6 @@ def sampled(
     if not np.isfinite(logprobs).all():
         raise AnswerError("log-probs are not finite: the weights have overflowed or hold NaN")
     top_ids, top_logprobs = _alternatives(meta, len(token_ids), sampling.top_logprobs)
-    proposed = int(meta.get("spec_num_proposed_drafts", 0))
     return Sampled(
         token_ids=token_ids,
         logprobs=logprobs,
@@ -192,8 +191,14 @@ def sampled(
         top_token_ids=top_ids,
         top_logprobs=top_logprobs,
         routes=None if wanted is None else _routes(meta, len(token_ids), wanted),
-        drafts=(proposed, int(meta.get("spec_num_correct_drafts", 0))),
+        drafts=_drafts(meta),
     )
+
+
+def _drafts(meta: dict[str, Any]) -> tuple[int, int, int]:
+    names = ("spec_num_proposed_drafts", "spec_num_correct_drafts", "spec_verify_ct")
+    proposed, accepted, passes = (int(meta.get(name, 0)) for name in names)
+    return proposed, accepted, passes
 
 
 def token_ids_of(answer: dict[str, Any]) -> NDArray[np.int32]:

@@ -13,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from milepost.actors.trainer.fsdp.flops import ModelFlops, peak_tflops, tflops_metrics
 from milepost.actors.trainer.fsdp.group import RankGroup
 from milepost.actors.trainer.fsdp.optimizer import Optimizer
 from milepost.actors.trainer.fsdp.packing import Packed, empty_microbatch, pack, pack_minibatch
@@ -64,6 +65,8 @@ class Learner:
         self.moved = False
         """A step with a gradient and a learning rate came since whoever reads this took it back."""
         self._settings = settings
+        self._model = ModelFlops.of(policy.module.config)
+        self._peak = peak_tflops(group.device, policy.compute)
         self._kept: list[list[_Kept]] = []
         """Of each micro-batch of each minibatch of the last step."""
         objective = settings.objective
@@ -89,9 +92,12 @@ class Learner:
         started = time.perf_counter()
         plan = [self._pack(minibatch) for minibatch in minibatches]
         self._agree(plan, minibatches)
+        packed_s = time.perf_counter()
         old = [self._old_logprobs(packs) if number else None for number, packs in enumerate(plan)]
-        prepared = time.perf_counter()
-        sums = self._zeros(len(SUMS) + 1)
+        if self.group.device.type == "cuda" and len(plan) > 1:
+            torch.cuda.synchronize(self.group.device)  # else the time is that of giving orders
+        prepared_s = time.perf_counter()
+        sums = self._zeros(len(SUMS) + 3)
         maxima = self._zeros(len(MAXIMA))
         norms: list[float] = []
         lr = 0.0
@@ -104,11 +110,12 @@ class Learner:
             self.moved |= lr > 0 and norms[-1] > 0
             if not isfinite(norms[-1]):
                 break
-        sums[-1] = sum(packed.num_tokens for packs in plan for packed in packs)
-        totals = self.group.total(sums).tolist()
+        sums[-3] = sum(packed.num_tokens for packs in plan for packed in packs)
+        sums[-2], sums[-1] = self._flops(minibatches), self._flops(minibatches[1:])
+        *totals, num_tokens, flops, flops_again = self.group.total(sums).tolist()
         highest = self.group.highest(maxima).tolist()
-        train_s = time.perf_counter() - started
-        num_tokens = int(totals.pop())
+        ended_s = time.perf_counter()
+        train_s, log_probs_s = ended_s - prepared_s, prepared_s - packed_s
         metrics = finish_metrics(
             self._settings.objective.estimator, totals, highest, num_minibatches=len(norms)
         )
@@ -116,17 +123,31 @@ class Learner:
             "train/grad_norm": sum(norms) / len(norms),
             "train/lr-pg_0": lr,
             "train/optimizer_step": float(self.optimizer.step_count),
-            "perf/log_probs_time": prepared - started,
+            "perf/data_preprocess_time": packed_s - started,
+            "perf/log_probs_time": log_probs_s,
             "perf/actor_train_time": train_s,
             "perf/actor_train_tok_per_s": num_tokens / train_s,
+            **tflops_metrics(
+                flops / self.group.world_size,
+                flops_again / self.group.world_size,
+                train_s=train_s,
+                log_probs_s=log_probs_s,
+                peak=self._peak,
+            ),
         }
         return StepOutcome(
             metrics=metrics,
-            num_tokens=num_tokens,
-            train_s=train_s,
+            num_tokens=int(num_tokens),
+            train_s=ended_s - started,
             spread=totals[SUMS.index("advantage_abs")] > 0,
             tripped=_not_finite(norms, totals),
         )
+
+    def _flops(self, minibatches: Sequence[Minibatch]) -> float:
+        """Operations of a forward pass over this rank's rows; 0 when nobody knows."""
+        if self._model is None:
+            return 0.0
+        return self._model.forward(len(row.token_ids) for each in minibatches for row in each.rows)
 
     def score(self, rows: Sequence[NDArray[Any]], temperature: float) -> list[NDArray[Any]]:
         """Log-probs of every token of given rows under the present weights.

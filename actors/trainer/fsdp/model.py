@@ -39,7 +39,8 @@ class PackedPolicy(nn.Module):
         super().__init__()
         # Hugging Face leaves half of its methods without annotations.
         self.lm: Any = lm
-        self.vocabulary = int(lm.config.get_text_config().vocab_size)
+        self.config: Any = lm.config.get_text_config()
+        self.vocabulary = int(self.config.vocab_size)
 
     def forward(self, packed: Packed, entropy: EntropyUse) -> tuple[Tensor, Tensor | None]:
         """Log-probs of the loss tokens, and entropies where asked for: float32 [N] nats each."""

@@ -25,6 +25,7 @@ class ShardedPolicy:
         module: call it; its parameters are sharded `DTensor`s.
         sharding: `whole`, one FSDP group; `layered`, a group for each decoder layer, gathered when
             its turn comes; `none`, plain tensors.
+        compute: dtype of forward and backward.
     """
 
     def __init__(
@@ -53,6 +54,7 @@ class ShardedPolicy:
         assert sharding != "none" or group.world_size == 1, "ranks must share their gradients"
         self.module = module.to(group.device)
         self.sharding = sharding
+        self.compute = compute
         self.num_parameters = count
         self._root: FSDPModule | None = None
         if sharding == "none":

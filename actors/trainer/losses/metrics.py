@@ -52,6 +52,10 @@ SUMS = (
     "rollout_kl",
     "staleness",
     "advantage_abs",
+    "row_old",
+    "row_rollout",
+    "row_entropy",
+    "row_advantage",
 )
 """What a micro-batch adds up, in this order; sums over micro-batches and ranks are exact."""
 
@@ -91,6 +95,9 @@ def measure(
         rollout_kl=kl_estimate(tokens.rollout_logprobs, old_logprobs, "k3").sum(),
         staleness=staleness.sum(),
         advantage_abs=tokens.advantages.abs().sum(),
+        row_old=sum_of_row_means(old_logprobs, tokens),
+        row_rollout=sum_of_row_means(tokens.rollout_logprobs, tokens),
+        row_advantage=sum_of_row_means(tokens.advantages, tokens),
     )
     if not len(logprobs):
         return sums, torch.zeros(len(MAXIMA), dtype=torch.float64, device=logprobs.device)
@@ -115,6 +122,14 @@ def effective_sample_ratios(ratio: Tensor, row_of: Tensor, num_rows: int) -> Ten
     return sums.square() / (counts.clamp(min=1) * squares.clamp(min=1e-8))
 
 
+def sum_of_row_means(values: Tensor, tokens: LossTokens) -> Tensor:
+    """Mean over the loss tokens of each row, summed; a row without any adds 0. float [N] in."""
+    zeros = values.new_zeros(tokens.num_rows)
+    sums = zeros.index_add(0, tokens.row_of, values)
+    counts = zeros.index_add(0, tokens.row_of, torch.ones_like(values))
+    return (sums / counts.clamp(min=1)).sum()
+
+
 def count(logprobs: Tensor) -> Tensor:
     """Number of tokens, as float64 on their device."""
     return logprobs.new_tensor(len(logprobs), dtype=torch.float64)
@@ -136,11 +151,11 @@ def finish_metrics(
 ) -> dict[str, float]:
     """Metrics of a whole step from the sums over its minibatches, micro-batches and ranks.
 
-    Losses are means over the optimizer steps, the others means over loss tokens (`ess_ratio`:
-    over trajectories). Names are those of the field where they exist.
+    Losses are means over the optimizer steps, the others means over loss tokens (`ess_ratio`
+    and `rollout/...`: over rows). Names are those of the field where they exist.
     """
     total = dict(zip(SUMS, sums, strict=True))
-    tokens = max(total["tokens"], 1.0)
+    tokens, rows = max(total["tokens"], 1.0), max(total["rows"], 1.0)
     if estimator == "sft":
         return {
             "train/loss": total["loss"] / num_minibatches,
@@ -158,7 +173,7 @@ def finish_metrics(
         "train/pg_clipfrac": total["clipped"] / tokens,
         "train/ppo_kl": total["ppo_kl"] / tokens,
         "train/ois": total["ratio"] / tokens,
-        "train/ess_ratio": total["ess"] / max(total["rows"], 1.0),
+        "train/ess_ratio": total["ess"] / rows,
         "train/tis": total["tis"] / tokens,
         "train/tis_clipfrac": total["tis_clipped"] / tokens,
         "train/tis_abs": total["tis_abs"] / tokens,
@@ -169,6 +184,12 @@ def finish_metrics(
         "train/staleness/mean": total["staleness"] / tokens,
         "train/staleness/max": highest["staleness"],
         "train/advantage_abs": total["advantage_abs"] / tokens,
+    }
+    metrics |= {
+        "rollout/log_probs": total["row_old"] / rows,
+        "rollout/rollout_log_probs": total["row_rollout"] / rows,
+        "rollout/entropy": total["row_entropy"] / rows,
+        "rollout/advantages": total["row_advantage"] / rows,
     }
     if total["tokens_same"]:
         name = "train/train_rollout_logprob_abs_diff_same_version"

@@ -17,6 +17,7 @@ from milepost.actors.trainer.losses.metrics import (
     count,
     measure,
     named_sums,
+    sum_of_row_means,
 )
 from milepost.actors.trainer.losses.policy import policy_loss
 
@@ -116,4 +117,5 @@ def policy_terms(
         sums, maxima = measure(logprobs, old_logprobs, tokens, policy, correction, version)
         sums[:4] = torch.stack([loss, pg_loss, entropy_loss, kl_loss]).double()
         sums[SUMS.index("entropy")] = entropy.sum()
+        sums[SUMS.index("row_entropy")] = sum_of_row_means(entropy, tokens)
     return Terms(loss, sums, maxima)

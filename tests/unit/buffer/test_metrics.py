@@ -10,16 +10,13 @@ from milepost.actors.buffer.groups import complete_group
 from milepost.actors.buffer.metrics import (
     batch_metrics,
     is_flat,
-    mismatch_metrics,
     queue_metrics,
-    sampling_metrics,
     version_metrics,
 )
 from milepost.actors.buffer.split import split_batch
-from milepost.messages.buffer import GroupOpened, StepTrained, TokensAccounted
+from milepost.messages.buffer import StepTrained, TokensAccounted
 from milepost.messages.shared import Status
 from milepost.messages.trainer import VersionPublished
-from milepost.messages.trajectory import REPETITIVE, Trajectory
 
 UNSOLVED = {"solved": 0.0}
 
@@ -109,21 +106,6 @@ def test_the_queue_is_told_apart_from_what_left_it() -> None:
     assert metrics["rollout/fully_async/buffer_max_staleness"] == 4.0
 
 
-def test_rows_that_differ_from_their_canonical_rendering_are_told_without_being_asked() -> None:
-    """Users of other systems cannot tell whether their run drifts."""
-    odd = row("a.0", 0)
-    kinds = ("assistant_text", "special_token_count")
-    odd = replace(odd, certificate=replace(odd.certificate, mismatch_kinds=kinds))
-    groups = [complete_group("a", [(odd,), (row("a.1", 0),)])]
-    name = "rollout/tito_session_mismatch_rate"
-    metrics = mismatch_metrics(groups, "linear")
-    assert metrics[f"{name}/v1"] == 0.5
-    assert metrics[f"{name}/v1/assistant_text"] == 0.5
-    assert metrics[f"{name}/v1/special_token_count"] == 0.5
-    assert metrics[f"{name}/v1/non_assistant_text"] == 0.0
-    assert f"{name}/v2" in mismatch_metrics(groups, "tree")
-
-
 def test_each_token_that_came_is_trained_dropped_or_held() -> None:
     """The waste statement is closed: nothing is in two accounts, nothing in none."""
     play = Play(settings(staleness_max=0, late="drop", filters=load_filters(("zero_spread",))))
@@ -159,31 +141,3 @@ def test_the_ages_of_what_was_dropped_for_its_age_are_told() -> None:
     assert metrics["rollout/fully_async/stale_groups_filtered"] == 2
     assert metrics["rollout/fully_async/dropped_avg_staleness"] == 1.5
     assert metrics["rollout/fully_async/dropped_max_staleness"] == 2
-
-
-def test_a_trajectory_that_repeats_itself_in_any_row_counts_once() -> None:
-    def rows(name: str, repetitive: list[bool]) -> tuple[Trajectory, ...]:
-        return tuple(
-            replace(row(name, 0), row=at, num_rows=len(repetitive), metadata={REPETITIVE: each})
-            for at, each in enumerate(repetitive)
-        )
-
-    members = [rows("a.0", [False, True, True]), rows("a.1", [False])]
-    found = sampling_metrics([complete_group("a", members), group("b", 0)], "linear")
-    assert found["rollout/repetition_frac"] == 0.25
-    assert "perf/rollout_time" not in found, "a former incarnation heard them"
-
-
-def test_the_time_of_a_batch_is_from_its_first_group_to_its_last_member() -> None:
-    """Groups overlap: their times are not added up."""
-    play = Play(settings())
-    for name, now_s in (("a", 1.0), ("b", 3.0)):
-        play.now_s = now_s
-        play.hear(GroupOpened(group_id=name, prompt_id="p", size=2))
-    for name, now_s in (("a.0", 4.0), ("b.0", 5.0), ("b.1", 6.5), ("a.1", 9.25)):
-        play.now_s = now_s
-        play.deliver(row(name, 0, reward=float(name[-1])))
-    play.now_s = 20.0
-    metrics = play.batch(play.request(0)).metrics
-    assert metrics["perf/rollout_time"] == 8.25
-    assert metrics["rollout/repetition_frac"] == 0.0

@@ -35,7 +35,7 @@ from milepost.messages.session import (
     TrajectorySent,
 )
 from milepost.messages.shared import Prompt, Status
-from milepost.messages.trajectory import Provenance
+from milepost.messages.trajectory import NON_GENERATION, Provenance
 
 
 def deliveries(game: Play) -> list[Any]:
@@ -51,6 +51,12 @@ def played(**fields: Any) -> Play:
     history = [QUESTION, call, tool_result("cat", call["tool_calls"][0]["id"])]
     game.turn(history, "cat", versions=(5,))
     return game
+
+
+def said(game: Play) -> Any:
+    """The newest reply's message."""
+    answer: Any = list(game.replies.values())[-1]
+    return answer.message
 
 
 def test_the_trajectory_proves_where_each_token_came_from() -> None:
@@ -103,6 +109,29 @@ def test_a_reply_that_is_not_canonical_is_reported_and_trained_as_it_is() -> Non
     assert game.desk.counters.mismatches == {"assistant_text": 1}
     sampled = from_bulk(trajectory.token_ids)[from_bulk(trajectory.loss_mask) == 1]
     assert renderer().tokenizer.decode(sampled.tolist()).startswith(odd)
+
+
+def test_the_time_of_an_agents_tools_is_told_apart_from_that_of_its_model() -> None:
+    """Seconds from a reply to the next request; not those of a reply, nor after the last."""
+    game = play()
+    game.open()
+    game.now_s = 10.0
+    game.chat([QUESTION])
+    game.now_s = 13.0
+    game.sample(CALL_TEXT)
+    call = said(game)
+    history = [QUESTION, call, tool_result("cat", call["tool_calls"][0]["id"])]
+    game.now_s = 13.75
+    game.chat(history)
+    game.now_s = 20.0
+    game.sample("cat")
+    game.now_s = 21.5
+    game.chat([*history, said(game), QUESTION])
+    game.now_s = 25.0
+    game.sample("cat")
+    game.now_s = 99.0
+    game.finish()
+    assert game.take().trajectory.metadata[NON_GENERATION] == 0.75 + 1.5
 
 
 def test_the_verdict_is_answered_after_the_destination_has_taken_it() -> None:

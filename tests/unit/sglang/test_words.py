@@ -64,6 +64,9 @@ def answer(num_tokens: int, end: str = "length", **meta: Any) -> dict[str, Any]:
             "finish_reason": {"type": end},
             "prompt_tokens": 3,
             "cached_tokens": 2,
+            "spec_num_proposed_drafts": 6,
+            "spec_num_correct_drafts": 4,
+            "spec_verify_ct": 3,
             "output_token_logprobs": [[-0.5, token, None] for token in ids],
             **meta,
         },
@@ -114,6 +117,7 @@ def test_an_answer_is_read_whole() -> None:
         VersionSpan(start=1, end=3, version=5),
     )
     assert part.cached_tokens == 2
+    assert part.drafts == (6, 4, 3)
 
 
 @pytest.mark.parametrize(

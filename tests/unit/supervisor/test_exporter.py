@@ -68,6 +68,7 @@ def test_metrics_of_the_run_keep_their_names_and_parts_become_labels() -> None:
             "eval/sampled/reward": 0.75,
             "eval/greedy/reward": 0.5,
             "rollout/zero_std/count_0.5": 4.0,
+            "passrate/pass@4": 0.75,
             "my own/thing": 1.0,
         }
     )
@@ -75,6 +76,7 @@ def test_metrics_of_the_run_keep_their_names_and_parts_become_labels() -> None:
     assert found["milepost_train_loss", (("source", "trainer-1"),)] == -0.25
     assert found["milepost_eval_reward", (("mode", "greedy"), ("source", ""))] == 0.5
     assert found["milepost_eval_reward", (("mode", "sampled"), ("source", ""))] == 0.75
+    assert found["milepost_passrate_pass", (("k", "4"), ("source", ""))] == 0.75
     counts = "milepost_rollout_zero_std_count"
     assert found[counts, (("reward", "0.5"), ("source", ""))] == 4.0
     assert found["milepost_other", (("name", "my own/thing"), ("source", ""))] == 1.0

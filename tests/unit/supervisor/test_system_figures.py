@@ -7,20 +7,21 @@ import pytest
 from milepost.supervisor.recording.rates import SystemFigures
 
 
-def beat(generated: int, prefilled: int, cached: int) -> dict[str, object]:
+def beat(generated: int, *drafts: int) -> dict[str, object]:
+    """Of an engine; `drafts` are tokens proposed, accepted, and passes that judged them."""
+    names = ("draft_tokens", "draft_tokens_accepted", "draft_passes")
     return {
         "rss_mib": 512.0,
         "cpu_share": 0.25,
         "generated_tokens": generated,
-        "prefilled_tokens": prefilled,
-        "prefix_tokens": cached,
+        **dict(zip(names, drafts, strict=False)),
     }
 
 
 def test_rates_are_those_between_the_last_two_heartbeats_of_each_engine() -> None:
     figures = SystemFigures()
     figures.heard("rollout", "rollout", {"rss_mib": 1024.0}, 1.0)
-    figures.heard("engine-0", "engine", beat(1000, 500, 500), 1.0)
+    figures.heard("engine-0", "engine", beat(1000), 1.0)
     bodies = {
         "perf/cpu_memory_actors_gb": 1.5,
         "system/rollout/memory_gib": 1.0,
@@ -29,25 +30,40 @@ def test_rates_are_those_between_the_last_two_heartbeats_of_each_engine() -> Non
         "system/engine/cores": 0.25,
     }
     assert figures.metrics() == bodies, "one beat is no rate"
-    figures.heard("engine-0", "engine", beat(1200, 510, 590), 2.0)
-    figures.heard("engine-1", "engine", beat(0, 0, 0), 2.0)
-    figures.heard("engine-1", "engine", beat(800, 90, 10), 4.0)
+    figures.heard("engine-0", "engine", beat(1200), 2.0)
+    figures.heard("engine-1", "engine", beat(0), 2.0)
+    figures.heard("engine-1", "engine", beat(800), 4.0)
     assert figures.metrics() == bodies | {
         "perf/cpu_memory_actors_gb": 2.0,
         "system/engine/memory_gib": 1.0,
         "system/engine/cores": 0.5,
         "perf/tokens_per_gpu_per_sec": pytest.approx(300.0),
-        "rollout/prefix_cache_hit_rate": pytest.approx(0.5),
     }
 
 
 def test_a_restarted_engine_begins_to_count_again() -> None:
     figures = SystemFigures()
-    figures.heard("engine-0", "engine", beat(1000, 500, 500), 1.0)
-    figures.heard("engine-0", "engine", beat(10, 5, 5), 2.0)
+    figures.heard("engine-0", "engine", beat(1000), 1.0)
+    figures.heard("engine-0", "engine", beat(10), 2.0)
     assert "perf/tokens_per_gpu_per_sec" not in figures.metrics()
-    figures.heard("engine-0", "engine", beat(30, 5, 5), 3.0)
+    figures.heard("engine-0", "engine", beat(30), 3.0)
     assert figures.metrics()["perf/tokens_per_gpu_per_sec"] == pytest.approx(20.0)
+
+
+def test_drafts_are_those_of_engines_that_speculate_and_of_no_other() -> None:
+    """Tokens of an engine without a draft model would make the accepted length too long."""
+    figures = SystemFigures()
+    for now_s, plain, drafting in (
+        (1.0, beat(0), beat(100, 90, 60, 30)),
+        (2.0, beat(5000), beat(100 + 40, 90 + 30, 60 + 21, 30 + 10)),
+    ):
+        figures.heard("engine-0", "engine", plain, now_s)
+        figures.heard("engine-1", "engine", drafting, now_s)
+    found = figures.metrics()
+    assert found["rollout/spec_accept_rate"] == pytest.approx(21 / 30)
+    assert found["rollout/spec_accept_length"] == pytest.approx(40 / 10)
+    figures.heard("engine-1", "engine", beat(100, 90, 60, 30), 3.0)
+    assert "rollout/spec_accept_rate" not in figures.metrics(), "it began to count again"
 
 
 def test_gpus_of_a_kind_are_summed_in_memory_and_averaged_in_work() -> None:

@@ -99,6 +99,20 @@ def test_metrics_by_hand() -> None:
     assert found["train/ess_ratio"] == pytest.approx(1.0)
 
 
+def test_a_row_counts_once_however_long_it_is() -> None:
+    """`rollout/...` are means over rows of means over their tokens; `train/...` are over tokens."""
+    tokens = TOKENS._replace(row_of=torch.tensor([0, 0, 0, 2]), num_rows=3)
+    found = metrics_of(terms(Objective(estimator="grpo"), OLD.clone(), tokens))
+
+    def obvious(values: Tensor) -> float:
+        return ((values[0] + values[1] + values[2]) / 3 + values[3]).item() / 3  # row 1 is empty
+
+    assert found["rollout/log_probs"] == pytest.approx(obvious(OLD))
+    assert found["rollout/rollout_log_probs"] == pytest.approx(obvious(ROLLOUT))
+    assert found["rollout/advantages"] == pytest.approx(obvious(TOKENS.advantages), abs=1e-6)
+    assert found["rollout/entropy"] == pytest.approx(obvious(-(OLD.exp() * OLD)), rel=1e-5)
+
+
 def test_effective_sample_ratio_falls_when_one_token_dominates() -> None:
     moved = OLD + torch.tensor([0.0, math.log(3.0), 0.0, 0.0])
     found = metrics_of(terms(Objective(estimator="grpo"), moved))
