@@ -3,7 +3,7 @@
 #   make quickstart    train a tool-using agent, every actor a process of its own
 #   make test          the whole suite          make test-fast   pure and wire tests
 #   make test-sglang   the suite of engines against a real SGLang server, on the CPU
-#   make test-connectors   environments of other projects, their packages as they come
+#   make test-connectors   environments and trackers of other projects, their packages as they come
 #   make test-clients  clients on Node and vendors' tokenizers, as npm has them (needs npm)
 #   make lint          style, types, layers     make format      rewrite the style
 #   make sim SEED=7    replay one simulation    make bench       ratios against rivals and floors
@@ -47,7 +47,7 @@ export DECLARED_OPS
 # Each connector has an environment of its own beside ours: what their packages pin excludes one
 # another. One of reasoning-gym's comes as source in C, so a compiler is needed.
 CONNECTORS := .venv-connectors
-CONNECTOR_NAMES := reasoning-gym openenv verifiers
+CONNECTOR_NAMES := reasoning-gym openenv verifiers trackers
 CONNECTORS_READY := $(CONNECTORS)/.ready-$(shell cat constraints/connectors/*.txt | cksum | cut -d' ' -f1)
 
 .PHONY: quickstart test test-fast test-sglang test-sglang-old test-connectors test-clients lint format bench sim coverage docs golden wheel install clean

@@ -21,6 +21,7 @@ from milepost.messages.supervisor import EventReported
 from milepost.supervisor.book import SUPERVISOR
 from milepost.supervisor.cleanup.listeners import listener_record
 from milepost.supervisor.cleanup.processes import RUN_VARIABLE
+from milepost.supervisor.cleanup.unfinished import METRICS
 from milepost.supervisor.logs import last_lines, log_path
 from milepost.supervisor.places import Exit, LocalProcess
 
@@ -28,8 +29,8 @@ JANITOR: Final = "janitor"
 EXPORTER: Final = "prometheus"
 JANITORS_MAX: Final = 4
 """Replacements end after this many; `milepost reap` remains."""
-TRACKER_S: Final = 20.0
-"""For the last metrics to reach a tracking service."""
+TRACKER_S: Final = 60.0
+"""For the last metrics to reach a tracking service; importing its package may take half of it."""
 
 
 @dataclass(slots=True)
@@ -113,7 +114,10 @@ class Companions:
             OSError: it cannot be started.
         """
         module = "milepost.supervisor.recording.tracker"
-        words = [module, kind, target, str(self._run_folder)]
+        path = self._run_folder / METRICS
+        # Whatever is there already is of an earlier part of the run, and was sent by that.
+        begin = path.stat().st_size if path.exists() else 0
+        words = [module, kind, target, str(self._run_folder), str(begin)]
         self._track(kind, self._start(kind, words, {RUN_VARIABLE: self._run_id}))
 
     def start_exporter(self, config: PrometheusConfig, statistics: str) -> None:

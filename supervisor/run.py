@@ -247,7 +247,7 @@ class _Run:
                 await shell.asking.close()
                 await bus.close(deadline_s=BUS_CLOSE_S)
                 await receiver
-                await recorder.settled()
+                await recorder.complete_step()
                 await companions.finish_trackers()
                 reaped = await family.close()
                 for problem in reaped.problems:

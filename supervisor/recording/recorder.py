@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import math
 import time
 from collections import deque
@@ -82,6 +83,18 @@ class Files:
         if self._open.fields is not None:
             write_open_step(self._run_folder, self._open.fields)
 
+    def complete_step(self) -> None:
+        """Write the object that is open: nobody will say more of its step.
+
+        Raises:
+            OSError: the disk did not take it.
+        """
+        self._write_closed()
+        if self._open.fields is not None:
+            _append(self._metrics, self._open.fields)
+            self._open.fields = None
+            (self._run_folder / OPEN_STEP).unlink(missing_ok=True)
+
     def event(self, message: EventReported, wall_s: float) -> None:
         """Write one event."""
         line = {
@@ -103,11 +116,7 @@ class Files:
             for file in (self._metrics, self._events, self._board):
                 if file is not None:
                     stack.callback(file.close)
-            self._write_closed()
-            if self._open.fields is not None:
-                _append(self._metrics, self._open.fields)
-                self._open.fields = None
-                (self._run_folder / OPEN_STEP).unlink(missing_ok=True)
+            self.complete_step()
 
 
 class Recorder:
@@ -151,6 +160,18 @@ class Recorder:
     async def settled(self) -> None:
         """Wait until everything taken so far has been written."""
         await self._idle.wait()
+
+    async def complete_step(self) -> None:
+        """Write everything taken so far, the last step whole, for those who follow the file.
+
+        What the disk does not take now is tried again by `close`, which tells of it.
+        """
+        await self.settled()
+        if self._unwritten:
+            return
+        loop = asyncio.get_running_loop()
+        with contextlib.suppress(OSError):
+            await loop.run_in_executor(self._thread, self._files.complete_step)
 
     async def close(self) -> None:
         """Write what is pending, also what the disk once did not take, and close the files.

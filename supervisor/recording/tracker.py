@@ -1,9 +1,10 @@
 """A process beside the run that copies metrics.jsonl into Weights & Biases or MLflow.
 
-`python -P -m milepost.supervisor.recording.tracker KIND TARGET RUN`, with a pipe as standard
+`python -P -m milepost.supervisor.recording.tracker KIND TARGET RUN BEGIN`, with a pipe as standard
 input whose other end the supervisor holds; at its end of file the rest of the file is copied and
-the process ends. It reads what is on disk, so that a slow or dead server delays nothing, loses
-nothing and can break nothing of the run.
+the process ends. BEGIN is the size that the file had before the run wrote to it: importing a
+service's package takes so long that first steps are there already. The tracker reads what is on
+disk, so that a slow or dead server delays nothing, loses nothing and can break nothing of the run.
 """
 
 from __future__ import annotations
@@ -11,9 +12,11 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import os
+import re
 import select
 import sys
-from collections.abc import Callable
+import tomllib
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -21,10 +24,14 @@ import orjson
 
 from milepost.configs.problem import ConfigError, Problem
 from milepost.configs.run import TrackingConfig
+from milepost.supervisor.cleanup.unfinished import METRICS
 from milepost.supervisor.recording.steps import HEAD
 
 POLL_S: Final = 1.0
+TOPOLOGY: Final = "topology.toml"
 READ_BYTES: Final = 1 << 20
+REFUSED: Final = re.compile(r"[^A-Za-z0-9_\-./ ]")
+"""Signs that names of MLflow's metrics must not have, on any of its stores."""
 
 
 class Sink(Protocol):
@@ -40,12 +47,18 @@ class Sink(Protocol):
 
 
 class Follower:
-    """Reads a growing metrics.jsonl, whole lines only."""
+    """Reads a growing metrics.jsonl, whole lines only.
 
-    def __init__(self, path: Path, sink: Sink) -> None:
+    Args:
+        path: of the file.
+        sink: gets its lines.
+        begin: bytes at its head that are not copied.
+    """
+
+    def __init__(self, path: Path, sink: Sink, begin: int) -> None:
         self._path = path
         self._sink = sink
-        self._offset = path.stat().st_size if path.exists() else 0
+        self._offset = begin
         self._rest = b""
 
     def catch_up(self) -> int:
@@ -71,7 +84,12 @@ class Wandb:
 
     def __init__(self, project: str, run_folder: Path) -> None:
         wandb = importlib.import_module("wandb")
-        self._run = wandb.init(project=project, name=run_folder.name, dir=str(run_folder))
+        self._run = wandb.init(
+            project=project,
+            name=run_folder.name,
+            dir=str(run_folder),
+            config=settings_of(run_folder),
+        )
         self._run.define_metric("step")
         self._run.define_metric("*", step_metric="step")
 
@@ -85,21 +103,45 @@ class Wandb:
 
 
 class Mlflow:
-    """MLflow, at the tracking address given."""
+    """MLflow, at the tracking address given. It is not asked to report its use to its makers."""
 
     def __init__(self, uri: str, run_folder: Path) -> None:
+        os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
         self._mlflow = importlib.import_module("mlflow")
         self._mlflow.set_tracking_uri(uri)
         self._mlflow.set_experiment("milepost")
         self._mlflow.start_run(run_name=run_folder.name)
+        self._mlflow.log_params(flat(settings_of(run_folder)))
 
     def log(self, step: int, metrics: dict[str, float]) -> None:
-        """One call for one line; a slash is allowed in its names, other signs are not ours."""
-        self._mlflow.log_metrics(metrics, step=step)
+        """One call for one line, under names that MLflow takes."""
+        named = {mlflow_name(name): value for name, value in metrics.items()}
+        self._mlflow.log_metrics(named, step=step)
 
     def close(self) -> None:
         """End the MLflow run."""
         self._mlflow.end_run()
+
+
+def settings_of(run_folder: Path) -> dict[str, Any]:
+    """The resolved topology of the run, as tables in tables."""
+    return tomllib.loads((run_folder / TOPOLOGY).read_text(encoding="utf-8"))
+
+
+def flat(settings: Mapping[str, Any], head: str = "") -> dict[str, str]:
+    """`actors.trainer.lr` -> `0.001` for every value; what has no characters is left out."""
+    found: dict[str, str] = {}
+    for name, value in settings.items():
+        if isinstance(value, dict):
+            found |= flat(value, f"{head}{mlflow_name(name)}.")
+        elif text := str(value):
+            found[f"{head}{mlflow_name(name)}"] = text
+    return found
+
+
+def mlflow_name(name: str) -> str:
+    """`passrate/pass@4` becomes `passrate/pass_at_4`; other signs that it refuses, underscores."""
+    return REFUSED.sub("_", name.replace("@", "_at_"))
 
 
 SINKS: Final[dict[str, Callable[[str, Path], Sink]]] = {"wandb": Wandb, "mlflow": Mlflow}
@@ -125,12 +167,12 @@ def trackers_of(tracking: TrackingConfig) -> dict[str, str]:
     return {kind: target for kind, (target, _) in wanted.items() if target}
 
 
-def main(kind: str, target: str, run_folder: Path) -> int:
+def main(kind: str, target: str, run_folder: Path, begin: int) -> int:
     """Follow the metrics until the supervisor lets go of the pipe."""
-    follower_path = run_folder / "metrics.jsonl"
-    follower_path.touch()
+    path = run_folder / METRICS
+    path.touch()
     sink = SINKS[kind](target, run_folder)
-    follower = Follower(follower_path, sink)
+    follower = Follower(path, sink, begin)
     while True:
         readable, _, _ = select.select([0], [], [], POLL_S)
         ended = bool(readable) and not os.read(0, 64)
@@ -141,4 +183,4 @@ def main(kind: str, target: str, run_folder: Path) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1], sys.argv[2], Path(sys.argv[3])))
+    sys.exit(main(sys.argv[1], sys.argv[2], Path(sys.argv[3]), int(sys.argv[4])))

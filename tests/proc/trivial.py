@@ -85,6 +85,7 @@ class Worker(Idle):
     def woken(self, now_s: float) -> list[Effect]:
         self.step += 1
         metrics = {"train/loss": 1.0 / self.step, "rollout/solved": self.step / 10}
+        metrics |= dict.fromkeys(self.options.get("metrics", ()), 0.5 / self.step)
         record = StepRecorded(source=self.name, step=self.step, metrics=metrics)
         if self.step >= self.options["steps"]:
             done = WorkFinished(actor=self.name, summary={"steps": self.step})

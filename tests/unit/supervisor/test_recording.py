@@ -110,6 +110,23 @@ def test_a_metric_without_a_finite_value_is_null_and_named(folder: Path) -> None
     assert (line["train/loss"], line["train/grad_norm"], line["train/lr"]) == (None, None, 1e-3)
 
 
+async def test_the_last_step_is_on_disk_before_those_who_follow_the_file_are_let_go(
+    folder: Path,
+) -> None:
+    """It holds the last score: a dashboard without it shows a run that never was measured."""
+    recorder = Recorder(Files(folder, tensorboard=False))
+    recorder.start(pytest.fail)
+    recorder.record(trained(0))
+    recorder.record(trained(1, loss=0.5))
+    await recorder.complete_step()
+    assert [line["step"] for line in lines(folder / "metrics.jsonl")] == [1, 2]
+    assert not (folder / OPEN_STEP).exists()
+    recorder.record(EventReported(source="supervisor", kind="tracker_ended", text="late"))
+    await recorder.close()
+    assert [line["step"] for line in lines(folder / "metrics.jsonl")] == [1, 2]
+    assert len(lines(folder / "events.jsonl")) == 1
+
+
 async def test_a_killed_supervisor_leaves_the_open_object_to_whoever_cleans_up(
     folder: Path,
 ) -> None:
