@@ -253,6 +253,12 @@ class PublisherConfig(Config, kw_only=True):
     canary: bool = True
     """After each activation, compare engine and trainer log-probs on a probe row."""
     canary_difference_max: PositiveFloat = 1e-4
+    canary_turn_every: NonNegative = 8
+    """Before the first version is published, and every so many after it, a turn through a session
+    is compared, too: template, tokenizer, choice of engine and cache as agents meet them. 0: never.
+    """
+    canary_turn_s: PositiveFloat = 30.0
+    """A publication waits no longer for that turn; without an answer it goes on, and says so."""
     check_weight_update_equal: bool = False
     """Fill engines with random bytes before their first version, and compare every tensor after."""
     delta: DeltaConfig = DeltaConfig()

@@ -18,7 +18,7 @@ from msgspec import Struct
 
 from milepost.launch.tables import LEFT, RIGHT, seconds, table
 
-USED = frozenset({"trained", "evaluated"})
+USED = frozenset({"trained", "evaluated", "probed"})
 """Accounts of tokens that somebody had a use for."""
 
 

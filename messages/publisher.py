@@ -4,9 +4,22 @@ from __future__ import annotations
 
 from typing import TypeAlias
 
+from msgspec import Struct
+
 from milepost.messages.bulk import Bulk
 from milepost.messages.engine import TensorSpec
-from milepost.messages.shared import Message, NonNegative, Positive, Seconds
+from milepost.messages.shared import ChatMessage, Message, NonNegative, Positive, Seconds
+
+
+class ProbeTurn(Struct, frozen=True, kw_only=True):
+    """A turn for the canary through a session, as the trainer renders and scores it."""
+
+    messages: list[ChatMessage]
+    token_ids: Bulk
+    """int32 [P], the whole prompt with what the template puts before a reply."""
+    logprobs: Bulk
+    """float32 [V], nats: of every token as the first of the reply, at temperature 1 under exactly
+    these weights."""
 
 
 class VersionReady(Message, kw_only=True):
@@ -23,6 +36,8 @@ class VersionReady(Message, kw_only=True):
     """int32 [T] each: short token rows for the canary, scored by the trainer while it exported."""
     probe_logprobs: tuple[Bulk, ...] = ()
     """float32 [T] each, at temperature 1 under exactly these weights; position 0 is 0."""
+    probe_turn: ProbeTurn | None = None
+    """None: this version is published without a turn through a session."""
     tensor_digests: tuple[str, ...] = ()
     """xxh3-128 hex over the bytes of each of `tensors`; empty when they are not known."""
     trained: bool = False

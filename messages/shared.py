@@ -47,6 +47,8 @@ class Purpose(StrEnum):
 
     TRAIN = "train"
     EVALUATE = "evaluate"
+    PROBE = "probe"
+    """A canary: one token from the engines that training samples with, and nobody trains it."""
 
 
 class SamplingParams(Struct, frozen=True, kw_only=True):

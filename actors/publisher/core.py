@@ -5,11 +5,13 @@ them, the canary asks each for evidence, and only then is the version published.
 before, the engines go on with the last published version (or are brought back to it).
 
 Owns: versions on their way, the buckets of the published one, holds on it.
-Receives: versions and buckets from the trainer, holds from the evaluator, engines that (re)start.
-Sends: epoch orders to engines, the published version to everyone who counts versions.
+Receives: versions and buckets from the trainer, holds from the evaluator, engines that (re)start,
+    the row of the turn that it asked a session for.
+Sends: epoch orders to engines, now and then a turn to a session, the published version to everyone
+    who counts versions.
 Invariants:
     PU-1 (one version): a version is published only after every living engine confirmed it whole and
-        the canary agreed.
+        the canary agreed; where a turn through a session is due, after that one, too.
     PU-2 (no regress): published versions only grow.
     PU-3 (hold): no new version is activated while the published one is held.
     PU-4 (back): after a failed epoch every engine serves the published version.
@@ -44,6 +46,7 @@ from milepost.actors.publisher.listeners import Listeners
 from milepost.actors.publisher.movers import mover_of
 from milepost.actors.publisher.proofs import Proofs, Verdict, unmoved
 from milepost.actors.publisher.works import VersionWritten
+from milepost.messages.buffer import TrajectoryFinished
 from milepost.messages.engine import EpochAnswer, EpochConfirmed
 from milepost.messages.publisher import (
     BucketReady,
@@ -57,7 +60,9 @@ from milepost.messages.trainer import VersionSent
 
 if TYPE_CHECKING:
     from milepost.actors.publisher.settings import PublisherSettings
+    from milepost.actors.publisher.turns import TurnVerdict
     from milepost.messages.shared import Message
+    from milepost.messages.trajectory import Trajectory
 
 
 @dataclass(slots=True)
@@ -99,8 +104,12 @@ class Publisher:
         match event:
             case Received(source, message, request):
                 return self._received(source, message, request, now_s)
+            case Answered(key, _, message) if self.epochs.turns.owns(key):
+                return self._turned(self.epochs.turns.answered(key, message, now_s), now_s)
             case Answered(key, _, message):
                 return self._answered(key, message, now_s)
+            case Unanswered(key, _, reason) if self.epochs.turns.owns(key):
+                return self._turned(self.epochs.turns.unanswered(key, reason, now_s), now_s)
             case Unanswered(key) if self.epochs.failure.owns(key):
                 return self.epochs.failure.missed(key, now_s)
             case Unanswered(_, to) if to in self.settings.listeners:
@@ -131,6 +140,8 @@ class Publisher:
                 self.holds.asked(message, request)
             case ReleaseVersion():
                 self.holds.release(message.holder)
+            case TrajectoryFinished(trajectory=row):
+                return self._turned(self._delivered(row, now_s), now_s)
             case EngineReady():
                 return self.failures.engine_ready(message.engine, now_s)
             case PeerRestarted():
@@ -152,9 +163,12 @@ class Publisher:
         self.holds.release(actor)
         if actor in self.epochs.lanes:
             return self.failures.engine_died(actor, now_s)
+        effects: list[Effect] = []
+        if actor in self.settings.sessions:
+            effects = self._turned(self.epochs.turns.restarted(actor, now_s), now_s)
         if actor in self.settings.listeners and self.epochs.serving is not None:
-            return [Tell(actor, self.epochs.published_word())]
-        return []
+            effects.append(Tell(actor, self.epochs.published_word()))
+        return effects
 
     def _woken(self, key: str, now_s: float) -> list[Effect]:
         kind, _, rest = key.partition("/")
@@ -173,6 +187,8 @@ class Publisher:
                 return self.failures.again_due(rest, now_s)
             case "canary":
                 return self.proofs.again(key)
+            case "turn":
+                return self._turned(self.epochs.turns.woken(key, now_s), now_s)
         return []
 
     # ---- answers of engines --------------------------------------------------------------
@@ -244,6 +260,32 @@ class Publisher:
             return [Tell("supervisor", event), *failed]
         lane.was_compared = lane.was_compared or proof.compare_all
         return self.epochs.proven(proof.engine, now_s) if is_member else self.epochs.reconcile(lane)
+
+    # ---- a turn through a session --------------------------------------------------------
+
+    def _delivered(self, row: Trajectory, now_s: float) -> TurnVerdict:
+        epoch, lanes = self.epochs.epoch, self.epochs.lanes.values()
+        version = epoch.weights.version if epoch else None
+        confirmed = {lane.engine for lane in lanes if lane.confirmed == version}
+        return self.epochs.turns.delivered(row, now_s, confirmed=confirmed)
+
+    def _turned(self, verdict: TurnVerdict, now_s: float) -> list[Effect]:
+        """What follows from a session's answer to the canary."""
+        effects, epoch = list(verdict.effects), self.epochs.epoch
+        if verdict.weights is None:
+            return effects
+        assert epoch is not None, "a turn is forgotten with its epoch"
+        assert epoch.weights is verdict.weights, (epoch.weights.version, verdict.weights.version)
+        if verdict.reason:
+            event = EventReported(source="publisher", kind="canary", text=verdict.reason)
+            failed = self.failures.fail_epoch(verdict.reason, now_s)
+            return [*effects, Tell("supervisor", event), *failed]
+        if verdict.missed:
+            said = f"no session showed version {epoch.weights.version} in time: {verdict.missed}"
+            event = EventReported(source="publisher", kind="canary_missed", text=said)
+            effects.append(Tell("supervisor", event))
+        epoch.turn = verdict
+        return effects + self.epochs.conclude(now_s)
 
     def _lane_of(self, key: str) -> Lane | None:
         kind, _, rest = key.partition("/")

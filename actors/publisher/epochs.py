@@ -13,6 +13,7 @@ from milepost.actors.publisher.lanes import Lane, Phase, Weights
 from milepost.actors.publisher.listeners import Failure
 from milepost.actors.publisher.movers import Mover
 from milepost.actors.publisher.settings import PublisherSettings
+from milepost.actors.publisher.turns import Turns, TurnVerdict
 from milepost.messages.engine import AbortEpoch
 from milepost.messages.publisher import BucketReady, VersionReady
 from milepost.messages.supervisor import StepRecorded
@@ -39,6 +40,8 @@ class Epoch:
     """Longest stop of any engine."""
     difference: float | None = None
     """Largest difference that a canary showed, in nats."""
+    turn: TurnVerdict | None = None
+    """Of the turn through a session, where one was asked for."""
 
     @property
     def is_proven(self) -> bool:
@@ -64,10 +67,12 @@ class Epochs:
     num_published: int = 0
     num_skipped: int = 0
     failure: Failure = field(init=False)
+    turns: Turns = field(init=False)
 
     def __post_init__(self) -> None:
         """Nothing has failed yet."""
         self.failure = Failure(self.settings.leader)
+        self.turns = Turns(self.settings)
 
     # ---- versions come -------------------------------------------------------------------
 
@@ -187,10 +192,19 @@ class Epochs:
             epoch.prepared_s = now_s
 
     def proven(self, engine: str, now_s: float) -> list[Effect]:
-        """This engine serves the version, with evidence; the last one publishes it."""
+        """This engine serves the version, with evidence."""
         assert self.epoch is not None
         self.epoch.unproven.discard(engine)
-        return self.publish(now_s) if self.epoch.is_proven else []
+        return self.conclude(now_s)
+
+    def conclude(self, now_s: float) -> list[Effect]:
+        """Publish, once every member is proven and a session's turn is what it should be."""
+        epoch = self.epoch
+        if epoch is None or not epoch.is_proven:
+            return []
+        if epoch.turn is None and self.turns.wanted(epoch.weights):
+            return self.turns.begin(epoch.weights, now_s)
+        return self.publish(now_s)
 
     def publish(self, now_s: float) -> list[Effect]:
         """Every member proved to serve the version: tell everyone who counts versions."""
@@ -214,7 +228,7 @@ class Epochs:
         assert self.epoch is not None
         epoch, self.epoch = self.epoch, None
         version = epoch.weights.version
-        effects: list[Effect] = []
+        effects = self.turns.forget()
         for name in sorted(epoch.members):
             lane = self.lanes[name]
             if lane.phase is Phase.ACTIVATING:
@@ -288,6 +302,11 @@ class Epochs:
             metrics["perf/update_weights_encode_cpu_time"] = weights.written.cpu_s
         if epoch.difference is not None:
             metrics["perf/canary_logprob_difference"] = epoch.difference
+        if epoch.turn is not None:
+            metrics["perf/canary_turn_time"] = epoch.turn.seconds
+            metrics["perf/canary_turn_missed"] = float(self.turns.num_missed)
+            if epoch.turn.difference is not None:
+                metrics["perf/canary_turn_logprob_difference"] = epoch.turn.difference
         return StepRecorded(source="publisher", step=epoch.weights.version, metrics=metrics)
 
     def validate(self) -> None:

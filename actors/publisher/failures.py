@@ -66,6 +66,7 @@ class Failures:
         epochs.not_before_s = now_s + AGAIN_S
         said = f"every engine left while version {weights.version} was activated"
         effects = [_event("epoch_failed", said), Wake("begin", epochs.not_before_s)]
+        effects += epochs.turns.forget()
         for lane in epochs.lanes.values():
             effects += epochs.reconcile(lane)
         return effects
@@ -130,7 +131,7 @@ class Failures:
         epoch.unproven.discard(lane.engine)
         if epoch.is_activating and not epoch.members:
             return self._begin_again(now_s)
-        return self.epochs.publish(now_s) if epoch.is_proven else []
+        return self.epochs.conclude(now_s)
 
 
 def _event(kind: str, said: str) -> Effect:

@@ -30,6 +30,10 @@ class PublisherSettings:
     """Folder of all versions (transport disk-delta)."""
     fleet: tuple[str, ...] = ()
     """Engines that serve evaluations only."""
+    sessions: tuple[str, ...] = ()
+    """Session actors that are asked for a turn before a version is published."""
+    turn_s: float = 30.0
+    """Longest wait for it."""
     life: str = "0"
     """Different in each life of this process: names made of it were never used before."""
 
@@ -57,6 +61,8 @@ class PublisherSettings:
             transport=publisher.transport,
             delta_root=delta_root,
             fleet=topology.names("evaluation_engine"),
+            sessions=topology.names("session") if publisher.canary else (),
+            turn_s=publisher.canary_turn_s,
             life=life,
         )
 
@@ -65,4 +71,6 @@ class PublisherSettings:
         fleet = topology.actors.evaluation_engine
         assert fleet is not None, "the topology has no evaluation engines"
         reads = fleet.kind in READS_TENSORS
-        return replace(self, engines=self.fleet, fleet=(), listeners=(), reads_tensors=reads)
+        return replace(
+            self, engines=self.fleet, fleet=(), listeners=(), sessions=(), reads_tensors=reads
+        )

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 DELIVERIES_MAX = 5
 BACKOFF_S = 0.5
+NOT_TRAINED = {Purpose.EVALUATE: "evaluated", Purpose.PROBE: "probed"}
+"""Account of the tokens of rows that nobody trains, by what they were for."""
 REMEMBERED_MAX = 16384
 """Delivered trajectories whose verdict, repeated, still gets its answer."""
 
@@ -167,8 +169,8 @@ class Endings:
         self._sent[spec.trajectory_id, spec.attempt] = sent
         if len(self._sent) > REMEMBERED_MAX:
             self._sent.popitem(last=False)
-        if spec.purpose is Purpose.EVALUATE:
-            self.desk.counters.account("evaluated", sum(map(_trainable, ending.rows)))
+        if (account := NOT_TRAINED.get(spec.purpose)) is not None:
+            self.desk.counters.account(account, sum(map(_trainable, ending.rows)))
         self.desk.counters.trajectories_sent += 1
         self.ended.append(session)
         return [Reply(request, sent) for request in ending.waiting]

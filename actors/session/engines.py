@@ -38,7 +38,11 @@ class EnginePool:
     ) -> None:
         ours, theirs = _turned(names, index), _turned(evaluation, index)
         self._loads = dict.fromkeys((*ours, *theirs), 0)
-        self._serving = {Purpose.TRAIN: ours, Purpose.EVALUATE: theirs or ours}
+        self._serving = {
+            Purpose.TRAIN: ours,
+            Purpose.EVALUATE: theirs or ours,
+            Purpose.PROBE: ours,
+        }
         self._next_rank = dict.fromkeys(self._loads, index)
         self._failed: dict[str, str] = {}
         self._avoided_until_s: dict[str, float] = {}

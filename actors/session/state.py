@@ -202,7 +202,8 @@ class Counters:
     accounts: dict[str, int] = field(default_factory=dict)
     """Sampled tokens that no buffer gets, by where they ended: `stopped` (their turn was),
     `aborted` by an engine, `tried_again`, `unseen` (by their verdict), `not_trained` (a branch),
-    `abandoned` with their session, `undelivered`, `evaluated` (no waste, but not trained)."""
+    `abandoned` with their session, `undelivered`, `evaluated` and `probed` (no waste, but not
+    trained)."""
     clients_gone: int = 0
     """Turns that were stopped because their client closed its connection."""
     trajectories_sent: int = 0

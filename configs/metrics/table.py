@@ -231,7 +231,10 @@ _PERF: Final = (
     Metric("perf/update_weights_encode_cpu_time", "s", "processor time of the encoder"),
     Metric("perf/evaluation_engines/{name}", "1", "the same figures, for the evaluator's engines"),
     Metric("perf/update_weights_skipped", "versions", "given up for a newer one so far"),
-    Metric("perf/canary_logprob_difference", "nats", "probe: |engine - trainer| log-prob, mean"),
+    Metric("perf/canary_logprob_difference", "nats", "probe: |engine - trainer| log-prob, largest"),
+    Metric("perf/canary_turn_logprob_difference", "nats", "the same for a turn through a session"),
+    Metric("perf/canary_turn_time", "s", "of a publication, waiting for that turn"),
+    Metric("perf/canary_turn_missed", "turns", "that had no answer so far"),
     Metric("perf/cpu_memory_actors_gb", "GiB", "resident memory of all actors"),
 )
 

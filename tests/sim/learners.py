@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
-from sim.rows import PROBE_ROW, ids, logprobs, probe_of, weights_of
+from sim.rows import PROBE_ROW, ids, logprobs, probe_of, probe_turn, turn_logprobs, weights_of
 from sim.standins import Scripted
 
 from milepost.actors.effects import (
@@ -64,6 +64,9 @@ class Engine(Scripted):
     random: Random
     lies: bool = False
     """True: confirms a version that it does not serve."""
+    keeps_caches: bool = False
+    """True: samples over keys and values of the first version that it had."""
+    _first: int | None = None
     version: int | None = None
     staged: dict[int, dict[int, float]] = field(default_factory=dict)
     _generating: dict[str, tuple[Request, int]] = field(default_factory=dict)
@@ -81,6 +84,8 @@ class Engine(Scripted):
                     refused = GenerateRefused(request_id="", reason="no version yet", retry=True)
                     return [Reply(request, refused)]
                 self._serial += 1
+                if message.sampling.tokens_max == 1:
+                    return [Reply(request, self._one_token())]
                 key = f"generate/{self._serial}"
                 self._generating[key] = (request, self.version)
                 return [Wake(key, now_s + 0.01 + self.random.random())]
@@ -90,6 +95,21 @@ class Engine(Scripted):
                 return [Reply(request, self._epoch(message))]
             case _:
                 return []
+
+    def _one_token(self) -> Generated:
+        assert self.version is not None
+        first = self._first if self._first is not None and self.keeps_caches else self.version
+        digest = f"digest of {self.version}"
+        weights = WeightsUsed(version=self.version, digest=digest, kv_version=self.version)
+        return Generated(
+            request_id="",
+            token_ids=ids(1),
+            logprobs=turn_logprobs(first),
+            spans=(VersionSpan(start=0, end=1, version=self.version),),
+            finish_reason=FinishReason.LENGTH,
+            cached_tokens=0,
+            weights=(weights,),
+        )
 
     def _generated(self, request: Request, started: int) -> Effect:
         assert self.version is not None
@@ -130,6 +150,7 @@ class Engine(Scripted):
                     return EpochAnswer(version=message.version, ok=False, reason="not whole")
                 if not self.lies:
                     self.version = message.version
+                    self._first = message.version if self._first is None else self._first
                 self.staged = {}
                 return EpochConfirmed(
                     version=message.version, digest=message.digest, pause_s=0.1, num_in_flight=0
@@ -179,6 +200,8 @@ class Trainer(Scripted):
     trained: TrainedGroups = field(default_factory=TrainedGroups)
     published: int | None = None
     step_s: float = 0.5
+    turn_every: int = 0
+    """Every so many versions come with a turn for a session; 0: none."""
     staleness_max: int | None = None
     """Groups with a larger S_old, by the published version known here, are refused at the door."""
     _asked: int = -1
@@ -245,6 +268,7 @@ class Trainer(Scripted):
             final=self.version == self.steps,
             probe_rows=(PROBE_ROW,),
             probe_logprobs=(probe_of(self.version),),
+            probe_turn=probe_turn(self.version) if self._has_turn else None,
         )
         effects: list[Effect] = [Tell("publisher", ready)]
         for index in range(2):
@@ -253,6 +277,10 @@ class Trainer(Scripted):
             )
             effects.append(Tell("publisher", bucket))
         return effects
+
+    @property
+    def _has_turn(self) -> bool:
+        return bool(self.turn_every) and self.version % self.turn_every == 0
 
     def _go_on(self, now_s: float) -> list[Effect]:
         """Train what is here, and ask for what comes next."""

@@ -6,6 +6,11 @@ They are the canaries: a simulator under which they pass sees nothing.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Any
+
+from msgspec.structs import replace
+from sim.rows import logprobs, probe_row
+from sim.standins import Session
 
 from milepost.actors.buffer.batches import Batches
 from milepost.actors.buffer.core import Buffer
@@ -29,6 +34,7 @@ from milepost.actors.rollout.cursor import PromptOrder
 from milepost.actors.rollout.groups import Stage
 from milepost.actors.rollout.ledger import Ledger
 from milepost.actors.rollout.settings import RolloutSettings
+from milepost.messages.session import FinishTrajectory
 from milepost.messages.trajectory import Trajectory
 
 # ---- the buffer --------------------------------------------------------------------------
@@ -218,3 +224,35 @@ class FollowsWhileItIsMeasured(FleetPublisher):
             epochs.arrive(Weights(published.ready, now_s, published.buckets))
             effects += self._led(epochs.go_on(now_s))
         return effects
+
+
+# ---- sessions, as the canary's turn meets them -------------------------------------------
+
+
+class AsksAStranger(Session):
+    """Its engine belongs to another run, which is at the same version of something else."""
+
+    def _finished(self, row: Any, verdict: FinishTrajectory) -> Trajectory:
+        finished = super()._finished(row, verdict)
+        turns = tuple(replace(turn, engine="engine-7") for turn in finished.turns)
+        return replace(finished, turns=turns)
+
+
+class RendersOtherwise(Session):
+    """Has a template of its own, with one token more."""
+
+    def _finished(self, row: Any, verdict: FinishTrajectory) -> Trajectory:
+        finished = super()._finished(row, verdict)
+        if row.probed is None:
+            return finished
+        return probe_row(verdict.trajectory_id, *row.probed, prompt=2)
+
+
+class LeavesTheAdapterOut(Session):
+    """Each reply is sampled by the base: what its engine serves is said of it all the same."""
+
+    def _finished(self, row: Any, verdict: FinishTrajectory) -> Trajectory:
+        finished = super()._finished(row, verdict)
+        if row.probed is None:
+            return finished
+        return replace(finished, logprobs=logprobs(2))

@@ -6,8 +6,10 @@ from functools import cache
 from struct import pack
 
 from milepost.messages.bulk import Bulk
-from milepost.messages.shared import SamplingParams, Status, VersionSpan
-from milepost.messages.trajectory import Certificate, Trajectory
+from milepost.messages.engine import Generated
+from milepost.messages.publisher import ProbeTurn
+from milepost.messages.shared import FinishReason, SamplingParams, Status, VersionSpan
+from milepost.messages.trajectory import Certificate, Trajectory, TurnBoundary
 
 CERTIFICATE = Certificate(
     tokenizer_hash="t", template_hash="c", family="sim", sampling=SamplingParams()
@@ -77,3 +79,43 @@ def probe_of(version: int) -> Bulk:
 
 
 PROBE_ROW = Bulk("int32", (2,), bytes(8))
+
+
+def probe_turn(version: int) -> ProbeTurn:
+    """A prompt of one token; the one token that may follow says which version sampled it."""
+    return ProbeTurn(messages=[], token_ids=ids(1), logprobs=turn_logprobs(version))
+
+
+@cache
+def turn_logprobs(version: int) -> Bulk:
+    """Of a reply of one token under a version."""
+    return Bulk("float32", (1,), pack("<f", -float(version)))
+
+
+def probe_row(trajectory_id: str, engine: str, generated: Generated, *, prompt: int) -> Trajectory:
+    """What a session delivers of the canary's turn."""
+    length = prompt + 1
+    (span,) = generated.spans
+    turn = TurnBoundary(
+        prompt_end=prompt,
+        end=length,
+        finish_reason=FinishReason.LENGTH,
+        prefix_hash="",
+        engine=engine,
+        weights=generated.weights,
+    )
+    return Trajectory(
+        trajectory_id=trajectory_id,
+        group_id="canary",
+        prompt_id="canary",
+        status=Status.TRUNCATED,
+        reward=0.0,
+        token_ids=ids(length),
+        loss_mask=_mask(length),
+        logprobs=Bulk("float32", (length,), bytes(4 * prompt) + bytes(generated.logprobs.data)),
+        provenance=_provenance(length),
+        spans=(VersionSpan(start=prompt, end=length, version=span.version),),
+        turns=(turn,),
+        certificate=CERTIFICATE,
+        num_sampled_tokens=1,
+    )

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
-from sim.rows import ids, trajectory
+from sim.rows import ids, probe_row, trajectory
 
 from milepost.actors.effects import (
     Answered,
@@ -29,6 +29,7 @@ from milepost.messages.buffer import (
 )
 from milepost.messages.engine import (
     Generate,
+    Generated,
     GenerateRefused,
 )
 from milepost.messages.rollout import EpisodeEnded, TrajectoryLost
@@ -55,6 +56,7 @@ from milepost.messages.shared import (
 )
 from milepost.messages.supervisor import Drain, Drained, PeerRestarted
 from milepost.messages.trainer import VersionPublished
+from milepost.messages.trajectory import Trajectory
 
 SEEN = "tokens_seen"
 """Metric of an agent: sampled tokens that its reward is about."""
@@ -202,6 +204,8 @@ class _Row:
     spec: SessionSpec
     turns: list[tuple[VersionSpan, ...]] = field(default_factory=list)
     length: int = 1
+    probed: tuple[str, Generated] | None = None
+    """Of the canary's turn: the engine, and what it said."""
 
     @property
     def spans(self) -> tuple[VersionSpan, ...]:
@@ -230,8 +234,8 @@ class Session(Scripted):
         match event:
             case Received(source, message, request):
                 return self._received(source, message, request)
-            case Answered(key, _, message) if key in self._chats:
-                return self._generated(key, message, now_s)
+            case Answered(key, engine, message) if key in self._chats:
+                return self._generated(key, engine, message, now_s)
             case Unanswered(key) if key in self._chats:
                 return self._again(key, now_s)
             case Woken(key) if key in self._chats:
@@ -320,12 +324,12 @@ class Session(Scripted):
             request_id=key,
             session_id=trajectory_id,
             token_ids=ids(0),
-            sampling=SamplingParams(),
+            sampling=spec.sampling if spec else SamplingParams(),
             version_min=self.version if oldest is None else oldest,
         )
         return Ask(engine, generate, key)
 
-    def _generated(self, key: str, message: Any, now_s: float) -> list[Effect]:
+    def _generated(self, key: str, engine: str, message: Any, now_s: float) -> list[Effect]:
         if isinstance(message, GenerateRefused):
             return self._again(key, now_s)
         trajectory_id, attempt, request = self._chats.pop(key)
@@ -341,6 +345,8 @@ class Session(Scripted):
             )
         )
         row.length += message.token_ids.shape[0]
+        if row.spec.purpose is Purpose.PROBE:
+            row.probed = engine, message
         reply = ChatReply(
             message={"role": "assistant", "content": ""},
             finish_reason=FinishReason.STOP,
@@ -364,16 +370,21 @@ class Session(Scripted):
             del row.turns[verdict.generation :]
         key = self._key("deliver")
         self._finishing[key] = (request, verdict)
-        finished = trajectory(
+        finished = self._finished(row, verdict)
+        return [
+            Tell(row.spec.deliver_to, TrajectoryFinished(trajectory=finished), key, confirm=True)
+        ]
+
+    def _finished(self, row: _Row, verdict: FinishTrajectory) -> Trajectory:
+        if row.probed is not None:
+            return probe_row(verdict.trajectory_id, *row.probed, prompt=1)
+        return trajectory(
             verdict.trajectory_id,
             spans=row.spans,
             reward=verdict.reward,
             status=verdict.status,
             metrics=verdict.metrics,
         )
-        return [
-            Tell(row.spec.deliver_to, TrajectoryFinished(trajectory=finished), key, confirm=True)
-        ]
 
     @staticmethod
     def _lost(verdict: FinishTrajectory, cause: str) -> TrajectoryLost:

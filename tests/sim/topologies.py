@@ -39,6 +39,7 @@ def topology(
     checkpoint_every: int = 1,
     publish_every: int = 1,
     minibatches: int = 1,
+    turn_every: int = 0,
     rollout: dict[str, Any] | None = None,
     buffer: dict[str, Any] | None = None,
 ) -> Topology:
@@ -62,7 +63,7 @@ def topology(
             evaluation_engine=EvaluationEngineConfig(replicas=fleet) if fleet else None,
             buffer=BufferConfig(**{"groups_max": 3 * prompts, **(buffer or {})}),
             trainer=TrainerConfig(lr=1.0, ranks=ranks, publish_every_steps=publish_every),
-            publisher=PublisherConfig() if publisher else None,
+            publisher=PublisherConfig(canary_turn_every=turn_every) if publisher else None,
             evaluator=EvaluatorConfig(
                 deadline_s=2000.0, every_versions=every_versions, overflow=overflow
             )
@@ -124,7 +125,14 @@ def swarm_topology(random: Random) -> Topology:
         },
         buffer=buffer,
         **_fleet(apart),
+        **_turns(copy(random)),
     )
+
+
+def _turns(random: Random) -> dict[str, Any]:
+    """The canary's turns through sessions, drawn apart as well."""
+    random.seed(f"turns/{random.random()}")
+    return {"turn_every": random.choice((0, 0, 1, 2))}
 
 
 def _fleet(random: Random) -> dict[str, Any]:

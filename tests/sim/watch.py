@@ -109,6 +109,7 @@ class Watch:
                 self._holding = None
             case Tell("supervisor", EventReported() as message):
                 self.events[message.kind] += 1
+                assert message.kind != "canary", f"the canary is red: {message.text}"
                 if message.kind == "evaluation":
                     self.evaluations.append(message.values)
                 elif message.kind == "evaluation_skipped":

@@ -101,6 +101,9 @@ class Variant:
     evaluator: Callable[[EvaluatorSettings, Sequence[Prompt]], Core] = Evaluator
     liar: str = ""
     """Engine that confirms what it does not serve."""
+    stale: str = ""
+    """Engine that samples over keys and values of older weights, and scores with none."""
+    session: Callable[..., Session] = Session
     cuts_unseen: bool = True
     """False: sessions train turns that came after the reward."""
 
@@ -190,7 +193,7 @@ class World:
         del incarnation
         cuts = self.variant.cuts_unseen
         engines, fleet = (self.topology.names(k) for k in ("engine", "evaluation_engine"))
-        return Session(name, engines, fleet, cuts_unseen=cuts)
+        return self.variant.session(name, engines, fleet, cuts_unseen=cuts)
 
     def _publisher(self, settings: PublisherSettings) -> Core:
         training = self.variant.publisher(settings)
@@ -199,7 +202,8 @@ class World:
         return self.variant.fleet(training, settings.of_fleet(self.topology))
 
     def _engine(self, name: str, incarnation: int) -> Engine:
-        return Engine(name, self._random(name, incarnation), lies=name == self.variant.liar)
+        random, variant = self._random(name, incarnation), self.variant
+        return Engine(name, random, name == variant.liar, name == variant.stale)
 
     def _random(self, name: str, incarnation: int) -> Random:
         return Random(f"{self.seed}/{name}/{incarnation}")
@@ -279,6 +283,9 @@ class World:
             on_batch=self.watch.batch,
             is_joined=self.watch.is_joined,
             step_s=self.faults.step_s,
+            turn_every=topology.actors.publisher.canary_turn_every
+            if topology.actors.publisher
+            else 0,
             staleness_max=self._door_limit(),
         )
         if saved is not None:

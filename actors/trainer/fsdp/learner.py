@@ -169,6 +169,28 @@ class Learner:
         parts = np.split(logprobs.cpu().numpy(), np.cumsum([len(row) - 1 for row in rows])[:-1])
         return [np.concatenate([np.zeros(1, np.float32), part]) for part in parts]
 
+    def next_logprobs(self, token_ids: NDArray[Any]) -> NDArray[Any]:
+        """Log-probs of every token as the one after a row, at temperature 1. Collective.
+
+        Args:
+            token_ids: int32 [T].
+
+        Returns:
+            float32 [V], nats.
+        """
+        # The last token is there to be predicted, whichever it is: nothing attends to it.
+        row = Row(
+            token_ids=np.append(token_ids, token_ids[-1]),
+            loss_positions=np.array([len(token_ids)]),
+            rollout_logprobs=np.zeros(1, np.float32),
+            versions=np.zeros(1, np.int64),
+        )
+        packed = pack([row], torch.zeros(1), self.group.device)
+        with torch.no_grad():
+            every, _ = self.policy.module(packed, "none", every_token=True)
+        logprobs: NDArray[Any] = every[0].cpu().numpy()
+        return logprobs
+
     def take_logprobs(self) -> list[list[NDArray[Any]]]:
         """What the last step computed of each row of each minibatch, before it moved any weight.
 

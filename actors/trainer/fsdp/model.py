@@ -42,17 +42,26 @@ class PackedPolicy(nn.Module):
         self.config: Any = lm.config.get_text_config()
         self.vocabulary = int(self.config.vocab_size)
 
-    def forward(self, packed: Packed, entropy: EntropyUse) -> tuple[Tensor, Tensor | None]:
-        """Log-probs of the loss tokens, and entropies where asked for: float32 [N] nats each."""
+    def forward(
+        self, packed: Packed, entropy: EntropyUse, *, every_token: bool = False
+    ) -> tuple[Tensor, Tensor | None]:
+        """Log-probs of the loss tokens, and entropies where asked for: float32 [N] nats each.
+
+        With `every_token`, log-probs of all tokens in their places instead: float32 [N, V].
+        """
         states = self.lm.base_model(
             input_ids=packed.input_ids,
             position_ids=packed.position_ids,
             use_cache=False,
             layout=packed.layout,
         ).last_hidden_state
+        hidden = states[0].index_select(0, packed.predictors)
+        head = self.lm.get_output_embeddings()
+        if every_token:
+            return torch.log_softmax(head(hidden).float(), dim=-1), None
         return token_logprobs(
-            states[0].index_select(0, packed.predictors),
-            self.lm.get_output_embeddings(),
+            hidden,
+            head,
             packed.targets,
             temperatures=packed.temperatures,
             entropy=entropy,

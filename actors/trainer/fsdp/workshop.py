@@ -30,6 +30,7 @@ from milepost.actors.trainer.fsdp.model import ModelRefused, PackedPolicy, load_
 from milepost.actors.trainer.fsdp.optimizer import Optimizer
 from milepost.actors.trainer.fsdp.sender import Sender
 from milepost.actors.trainer.fsdp.shard import ShardedPolicy
+from milepost.actors.trainer.fsdp.turn_probe import TurnProbe
 from milepost.actors.trainer.losses.objective import Objective
 from milepost.actors.trainer.rows import read_batch
 from milepost.actors.trainer.works import (
@@ -102,6 +103,7 @@ class Workshop:
         )
         self._learner = _make_learner(topology, self._source, self._group)
         self._probes = probe_rows(self._learner.policy.module.vocabulary)
+        self._turn_probe = TurnProbe.of(topology)
         self.model = _model_facts(self._source, model.family, self._learner.policy)
         publisher = topology.actors.publisher
         broadcasts = publisher is not None and publisher.transport == "broadcast"
@@ -169,6 +171,7 @@ class Workshop:
         publisher = self._topology.actors.publisher
         assert publisher is not None, "a version is exported for a publisher"
         probed = self._learner.score(self._probes, 1.0)
+        turn = self._turn_probe.take(self._learner) if self._turn_probe else None
         tensors = export_tensors(self._learner.policy, self._group, self._dtype)
         trained, self._learner.moved = self._learner.moved, False
         if not self._group.leads:
@@ -185,6 +188,7 @@ class Workshop:
             final=work.final,
             probe_rows=tuple(to_bulk(row) for row in self._probes),
             probe_logprobs=tuple(to_bulk(row) for row in probed),
+            probe_turn=turn,
         )
         buckets = weights.buckets
         if self._sender is not None:

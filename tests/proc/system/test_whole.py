@@ -80,7 +80,9 @@ def check_account(run: SystemRun) -> None:
     trained = sum(int(line["train/loss_tokens"]) for line in run.steps())
     assert account.tokens["trained"] == trained
     assert account.tokens["evaluated"] > 0
-    assert account.tokens.keys() <= {"trained", "evaluated", "abandoned", "under_way"}, account
+    assert account.tokens.keys() <= {
+        *("trained", "evaluated", "probed", "abandoned", "under_way")
+    }, account
     assert sum(account.tokens.values()) == statistics["engine-0"]["generated_tokens"]
 
 

@@ -248,6 +248,20 @@ def test_scores_are_log_probs_of_whole_rows_under_the_present_weights(
     assert not np.allclose(warm, scored)
 
 
+def test_log_probs_of_every_next_token_are_those_that_scores_give_one_by_one(
+    make_learner: MakeLearner,
+) -> None:
+    """A session's turn is compared with them, whichever token it samples."""
+    learner = make_learner()
+    row = np.arange(3, 9, dtype=np.int32)
+    every = learner.next_logprobs(row)
+    assert every.shape == (learner.policy.module.vocabulary,)
+    assert math.isclose(float(np.exp(every).sum()), 1.0, rel_tol=1e-5)
+    for token in (0, 5, len(every) - 1):
+        (scored,) = learner.score([np.append(row, np.int32(token))], 1.0)
+        assert abs(scored[-1] - every[token]) < 1e-6
+
+
 def test_a_minibatch_without_rows_is_a_step_that_moves_nothing(
     make_learner: MakeLearner,
 ) -> None:
