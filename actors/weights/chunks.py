@@ -134,10 +134,10 @@ class ChunkEncoder:
         return words
 
     def _sparse(self, words: NDArray[np.uint64], hit: NDArray[np.bool_], itemsize: int) -> Record:
-        elements = words[hit].view(f"<u{itemsize}")
+        # By positions: by a mask, numpy takes and puts three times as slowly.
+        elements = words.take(np.flatnonzero(hit)).view(f"<u{itemsize}")
         changed = elements != 0
-        values = elements[changed].view(np.uint8).reshape(-1, itemsize)
-        planes = [np.ascontiguousarray(values[:, byte]) for byte in range(itemsize)]
+        planes = _split(elements.take(np.flatnonzero(changed)))
         parts = [np.packbits(hit), np.packbits(changed), *planes]
         num_changed = sum(int(np.count_nonzero(plane)) for plane in planes)
         return Record(
@@ -145,8 +145,7 @@ class ChunkEncoder:
         )
 
     def _planes(self, words: NDArray[np.uint64], length: int, itemsize: int) -> Record:
-        difference = words.view(np.uint8)[:length]
-        planes = [np.ascontiguousarray(difference[byte::itemsize]) for byte in range(itemsize)]
+        planes = _split(words.view(np.uint8)[:length].view(f"<u{itemsize}"))
         num_changed = sum(int(np.count_nonzero(plane)) for plane in planes)
         parts = [self._compressor.compress(plane.data) for plane in planes]
         return Record(Kind.PLANES, parts, num_changed)
@@ -179,8 +178,9 @@ class ChunkDecoder:
                 case Kind.SPARSE if len(parts) == 2 + item:
                     self._sparse(target, parts, item)
                 case Kind.PLANES if len(parts) == item:
-                    for byte, part in enumerate(parts):
-                        target[byte::item] ^= self._bytes(part, len(target))
+                    planes = [self._bytes(part, len(target)) for part in parts]
+                    elements = target.view(f"<u{item}")
+                    np.bitwise_xor(elements, _joined(planes, len(elements)), out=elements)
                 case Kind.STORED if len(parts) == 1 and parts[0].nbytes == len(target):
                     target[:] = np.frombuffer(parts[0], np.uint8)
                 case _:
@@ -196,12 +196,12 @@ class ChunkDecoder:
     def _sparse(self, target: NDArray[np.uint8], parts: list[memoryview], item: int) -> None:
         num_words = -(-len(target) // _WORD)
         bits = self._bytes(parts[0], CHUNK_BYTES)
-        places = np.flatnonzero(np.unpackbits(bits, count=num_words))
+        places = np.flatnonzero(np.unpackbits(bits, count=num_words).view(np.bool_))
         elements = np.zeros(len(places) * (_WORD // item), f"<u{item}")
         inner = self._bytes(parts[1], CHUNK_BYTES)
-        changed = np.unpackbits(inner, count=len(elements)).view(np.bool_)
+        changed = np.flatnonzero(np.unpackbits(inner, count=len(elements)).view(np.bool_))
         planes = [self._bytes(part, len(elements)) for part in parts[2:]]
-        elements[changed] = np.stack(planes, axis=1).view(f"<u{item}").reshape(-1)
+        elements[changed] = _joined(planes, len(changed))
         words = elements.view(np.uint64)
         whole = len(target) // _WORD
         end = int(np.searchsorted(places, whole))
@@ -250,3 +250,26 @@ def read_records(payload: memoryview, num_chunks: int) -> list[tuple[int, list[m
 def as_bytes(buffer: Any) -> NDArray[np.uint8]:
     """A buffer as uint8 [N], without a copy."""
     return np.frombuffer(buffer, np.uint8)
+
+
+def _split(elements: NDArray[Any]) -> list[NDArray[np.uint8]]:
+    """Byte 0, byte 1, ... of little-endian elements. Shifts run on whole registers."""
+    width = elements.dtype.itemsize
+    lowest = elements.astype(np.uint8)
+    return [lowest, *((elements >> 8 * byte).astype(np.uint8) for byte in range(1, width))]
+
+
+def _joined(planes: list[NDArray[np.uint8]], count: int) -> NDArray[Any]:
+    """What `_split` took apart.
+
+    Raises:
+        PayloadError: a plane has not `count` bytes.
+    """
+    if any(len(plane) != count for plane in planes):
+        lengths = [len(plane) for plane in planes]
+        raise PayloadError(f"planes of {lengths} bytes for {count} elements")
+    elements = planes[-1].astype(f"<u{len(planes)}")
+    for plane in reversed(planes[:-1]):
+        elements <<= 8
+        elements |= plane
+    return elements
