@@ -9,6 +9,8 @@ Invariants:
         publication.
     FP-2 (pinned): while the evaluator holds them, they stay on the version that it was told.
     FP-3 (answered): every hold is granted or refused with a reason.
+    FP-4 (kept): what they may have to load again stays on the disk while they are held; once they
+        are not, they need no version before the next hold.
 """
 
 from __future__ import annotations
@@ -37,6 +39,7 @@ from milepost.actors.effects import (
 )
 from milepost.actors.publisher.core import Publisher
 from milepost.actors.publisher.lanes import Weights
+from milepost.actors.publisher.works import ConfirmVersion
 from milepost.messages.publisher import (
     EngineReady,
     HoldRefused,
@@ -92,7 +95,7 @@ class FleetPublisher:
         elif (ours := self._ours(event)) is not None:
             effects += self._led(self.evaluation.handle(ours, now_s))
         elif not self._asked(event):
-            effects += self.training.handle(event, now_s)
+            effects += map(self.kept, self.training.handle(event, now_s))
         return effects + self._go_on(now_s)
 
     @property
@@ -141,9 +144,11 @@ class FleetPublisher:
     def _go_on(self, now_s: float) -> list[Effect]:
         """Move the published version to the evaluation engines, if it is wanted there."""
         wanted, published = self._wanted, self.training.epochs.serving
+        epochs = self.evaluation.epochs
+        if wanted is None and not self.evaluation.holds and epochs.epoch is None:
+            epochs.serving = None  # nobody counts on it: an engine that starts now stays as it is
         if wanted is None or published is None:
             return []
-        epochs = self.evaluation.epochs
         effects: list[Effect] = []
         if wanted.version is None:
             wanted.version = published.version
@@ -160,6 +165,18 @@ class FleetPublisher:
             self.evaluation.holds.asked(wanted.message, wanted.request)
             effects += self._led(self.evaluation.holds.grant(wanted.version, now_s))
         return effects
+
+    def kept(self, effect: Effect) -> Effect:
+        """Whatever the evaluation engines may be sent to stays on the disk."""
+        if not isinstance(effect, ConfirmVersion):
+            return effect
+        epochs, needed = self.evaluation.epochs, [effect.version]
+        needed += [weights.version for weights in epochs.on_the_way()]
+        if self._wanted is not None and self._wanted.version is not None:
+            needed.append(self._wanted.version)
+        if epochs.serving is not None:
+            needed.append(epochs.serving.version)
+        return ConfirmVersion(effect.key, effect.version, min(needed))
 
     def _led(self, effects: list[Effect]) -> list[Effect]:
         """Effects of the evaluation engines' publisher, kept apart from the other's."""

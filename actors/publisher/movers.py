@@ -119,7 +119,7 @@ class DiskDelta:
 
     def published(self, weights: Weights) -> list[Effect]:
         """The next version stands on this one."""
-        return [ConfirmVersion(f"confirm/{weights.version}", weights.version)]
+        return [ConfirmVersion(f"confirm/{weights.version}", weights.version, weights.version)]
 
     def wire_bytes(self, weights: Weights, num_engines: int) -> int:
         """Written once, read by every engine's host."""

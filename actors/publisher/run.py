@@ -108,9 +108,9 @@ class DiskHands:
                 )
                 written = self._writer.write(ready.version, ready.digest, named)
                 return VersionWritten(written.density, written.file_bytes, written.encode_s)
-            case ConfirmVersion(_, version):
+            case ConfirmVersion(_, version, oldest):
                 assert self._writer is not None, "confirmed before anything was written"
-                self._writer.confirm(version)
+                self._writer.confirm(version, oldest)
                 return None
             case _:
                 raise TypeError(f"the publisher cannot carry out {type(work).__name__}")

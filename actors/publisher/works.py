@@ -18,9 +18,14 @@ class WriteVersion(Work):
 
 @dataclass(frozen=True, slots=True)
 class ConfirmVersion(Work):
-    """Every engine serves this version: the next difference stands on it."""
+    """Every engine serves this version: the next difference stands on it.
+
+    Attributes:
+        oldest: version that some engine may still be sent to.
+    """
 
     version: int
+    oldest: int
 
 
 @dataclass(frozen=True, slots=True)

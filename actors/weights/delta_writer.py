@@ -145,23 +145,34 @@ class DeltaWriter:
         self._incoming = (State(version=version, digest=digest), artifact)
         return artifact
 
-    def confirm(self, version: int) -> None:
-        """Every engine serves this version: the next one stands on it."""
+    def confirm(self, version: int, oldest: int | None = None) -> None:
+        """Every engine serves this version: the next one stands on it.
+
+        Args:
+            version: that was written last.
+            oldest: version that some engine may still be sent to; None: this one.
+        """
         if self._incoming is None or self._incoming[0].version != version:
             return
         self._state, self._held = self._incoming[0], 1 - self._held
         self._incoming = None
         self._versions.confirm(self._state)
-        if len(self._versions.complete()) > self._settings.keep:
-            folder = self._versions.full_folder(version)
-            write_full(folder, self._arenas[self._held], self._state)
-            self._versions.prune(version)
+        self._retain(version if oldest is None else min(version, oldest))
 
     def close(self) -> None:
         """Stop the workers and give the memory back."""
         self._encoder.close()
         for arena in self._arenas:
             arena.close()
+
+    def _retain(self, oldest: int) -> None:
+        """Write the confirmed version in full when its chain is long; drop what nobody needs."""
+        versions, version = self._versions, self._state.version
+        last = max(versions.full(), default=-1)
+        if sum(one >= last for one in versions.complete()) > self._settings.keep:
+            write_full(versions.full_folder(version), self._arenas[self._held], self._state)
+        if starts := [one for one in versions.full() if one <= oldest]:
+            versions.prune(starts[-1])
 
     # ---- leaves --------------------------------------------------------------------------
 

@@ -195,6 +195,24 @@ def test_a_full_version_takes_the_place_of_old_differences(tmp_path: Path) -> No
     scene.close()
 
 
+def test_a_version_that_somebody_still_serves_outlives_the_full_ones(tmp_path: Path) -> None:
+    """An evaluation measures it for as long as it takes, and its engines may start again."""
+    scene = Scene(tmp_path, keep=2)
+    for version in range(8):
+        scene.write(version, moved(scene.tensors, version))
+        assert scene.writer is not None
+        scene.writer.confirm(version, oldest=min(version, 3))
+        if version == 3:
+            measured = dict(scene.tensors)
+    assert scene.folders()[0] == "full_v000002", scene.folders()
+    newest, scene.tensors = scene.tensors, measured
+    assert scene.pull(3, "new").made_anew
+    scene.tensors = newest
+    scene.publish(8)
+    assert scene.folders()[0] == f"full_v{max(scene.versions.full()):06d}", scene.folders()
+    scene.close()
+
+
 def test_versions_that_are_not_there_are_told_with_those_that_are(scene: Scene) -> None:
     scene.publish(0, scene.tensors)
     with pytest.raises(LineageError, match=r"version 7 is not complete .*, complete are 0"):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from unit.publisher.kit import FleetPlay
 
+from milepost.actors.publisher.fleet import FleetPublisher
+from milepost.actors.publisher.works import ConfirmVersion
 from milepost.messages.engine import ActivateEpoch, EpochAnswer, PrepareEpoch
 from milepost.messages.publisher import HoldRefused, ReleaseVersion, VersionHeld
 from milepost.messages.supervisor import PeerRestarted, StepRecorded
@@ -65,6 +67,32 @@ def test_an_evaluation_engine_that_starts_again_gets_the_version_being_measured(
     play.ready(OURS)
     play.answer_all()
     assert play.serving[OURS] == 0
+
+
+def test_the_version_being_measured_stays_on_the_disk_until_it_is_released() -> None:
+    """An engine that starts again in the middle of an evaluation has to load it once more; and one
+    that starts after it needs nothing, whatever lies there by then."""
+    play = FleetPlay()
+    play.announce(0)
+    play.hold_fleet()
+    play.answer_all()
+    assert oldest_kept(play, 5) == 0
+    play.hear(ReleaseVersion(holder="evaluator", fleet=True), "evaluator")
+    assert oldest_kept(play, 5) == 5
+    play.serving.pop(OURS)
+    play.hear(PeerRestarted(actor=OURS, incarnation=1), "supervisor")
+    play.ready(OURS)
+    assert play.asked == {}
+    play.hold_fleet()
+    play.answer_all()
+    assert play.serving[OURS] == 0
+
+
+def oldest_kept(play: FleetPlay, version: int) -> int:
+    assert isinstance(play.core, FleetPublisher)
+    effect = play.core.kept(ConfirmVersion(f"confirm/{version}", version, version))
+    assert isinstance(effect, ConfirmVersion)
+    return effect.oldest
 
 
 def test_engines_that_refuse_every_time_cost_a_score_and_no_publication() -> None:
