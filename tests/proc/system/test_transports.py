@@ -8,6 +8,9 @@ import pytest
 from proc.system.conftest import Launch
 from proc.system.harness import Start, SystemRun, check_balance, check_metrics
 
+from milepost.actors.weights.arena import Arena
+from milepost.actors.weights.manifest import Layout, read_checkpoint
+
 pytestmark = pytest.mark.timeout(400)
 STEPS = 3
 WORDS = (
@@ -15,6 +18,7 @@ WORDS = (
     *("--set", "actors.engine.replicas=2"),
     # Rewards of so short a warm-up are often all equal; this moves the weights all the same.
     *("--set", "algorithm.entropy_coef=0.01"),
+    *("--set", "actors.publisher.canary_turn_every=1"),
 )
 KEEP = ("--set", "actors.publisher.delta.keep=2")
 
@@ -31,6 +35,9 @@ def check(run: SystemRun) -> list[dict[str, float]]:
     assert [published[at]["step"] for at in (0, -1)] == [0, STEPS]
     for line in published:
         assert line["perf/canary_logprob_difference"] <= 1e-4
+        # Every version here: as agents meet it, through a session.
+        assert line["perf/canary_turn_logprob_difference"] <= 1e-4
+        assert line["perf/canary_turn_missed"] == 0.0
         assert line["perf/update_weights_pause_time"] < line["perf/update_weights_time"]
     return published
 
@@ -104,3 +111,72 @@ def test_an_engine_dies_then_the_publisher_and_the_resumed_run_goes_on_with_proo
     for line in published:
         found = [line[key] for key in line if key.startswith("perf/canary_logprob_difference")]
         assert max(found) <= 1e-4, line
+
+
+DISK = ("--set", 'actors.publisher.transport="disk-delta"')
+
+
+def same_weights(one: Path, other: Path) -> bool:
+    """Two Hugging Face folders hold the same tensors, byte for byte."""
+    found = []
+    for folder in (one, other):
+        layout = Layout(place.spec for place in read_checkpoint(folder).values())
+        arena = Arena(layout)
+        for name, place in read_checkpoint(folder).items():
+            with place.file.open("rb") as file:
+                file.seek(place.offset)
+                file.readinto(arena.view(name).data)
+        found.append(arena.digest())
+        arena.close()
+    return found[0] == found[1]
+
+
+def test_engines_of_the_evaluators_own_follow_over_the_disk_in_a_copy_of_theirs(
+    tmp_path: Path, checkpoint: Path, launch: Launch
+) -> None:
+    """One is killed on the way, and differences go soon: what is being measured stays all the same,
+    and no publication waits for it."""
+    words = (
+        *(*DISK, *WORDS),
+        *("--set", "actors.publisher.delta.keep=1"),
+        *("--set", "actors.evaluator.every_versions=1"),
+        *("--set", "actors.evaluation_engine.replicas=1"),
+    )
+    run = launch(Start(tmp_path, checkpoint, steps=STEPS, words=words))
+    run.until(f"step 1/{STEPS}")
+    run.kill("evaluation_engine-0")
+    assert run.end() == 0, run.text
+    assert run.events("canary") == run.events("epoch_failed") == []
+    scores = {each["values"]["version"]: each["values"] for each in run.events("evaluation")}
+    assert sorted(scores) == list(range(STEPS + 1))
+    for score in scores.values():
+        assert score["sampled"]["num_mixed"] == score["sampled"]["num_missing"] == 0, score
+    copies = sorted((run.folder / "weights_local").iterdir())
+    assert [path.name.endswith("-evaluation") for path in copies] == [False, True]
+    trained = run.folder / "checkpoints" / f"step_{STEPS:06d}" / "hf"
+    assert all(same_weights(copy / "checkpoint", trained) for copy in copies)
+
+
+def test_many_versions_over_the_disk_while_engines_are_killed_end_as_the_trainers_bytes(
+    tmp_path: Path, checkpoint: Path, launch: Launch
+) -> None:
+    """An engine dies wherever it is: while it patches, or between two versions. The copy that it
+    shares with the other one is whole afterwards, or made anew."""
+    steps = 10
+    slow = "proc.system.agents:Slow"
+    words = (*DISK, *KEEP, *WORDS)
+    options = {"seconds": 0.1}
+    run = launch(Start(tmp_path, checkpoint, "lookup", steps, slow, options, words=words))
+    for step, victim in ((2, "engine-0"), (5, "engine-1"), (7, "session-0")):
+        run.until(f"step {step}/{steps}")
+        run.kill(victim)
+    assert run.end() == 0, run.text
+    assert run.events("canary") == []
+    assert run.summary["restarts"] == {"engine-0": 1, "engine-1": 1, "session-0": 1}
+    check_metrics(run, steps)
+    check_balance(run, steps)
+    assert run.json("weights/confirmed.json")["version"] == steps
+    assert len(list((run.folder / "weights").glob("weight_v*"))) <= 2 * 2 + 1
+    (copy,) = (run.folder / "weights_local").iterdir()
+    trained = run.folder / "checkpoints" / f"step_{steps:06d}" / "hf"
+    assert same_weights(copy / "checkpoint", trained)
