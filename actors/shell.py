@@ -176,7 +176,8 @@ class Shell:
                     self._bus.reply(incoming, answer)
                 case ThawRequested():
                     self._bus.reply(incoming, self._hold.thaw("milepost thaw"))
-                case Drain():
+                case Drain(gone=gone):
+                    self._bus.will_not_return(gone)
                     self._hold.thaw("the run drains")
                     self._meet(incoming)
                 case _:

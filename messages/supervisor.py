@@ -93,6 +93,8 @@ class Drain(Message, kw_only=True):
 
     deadline_s: float
     save: bool = True
+    gone: tuple[str, ...] = ()
+    """Actors that are dead and will not be started again: nothing that they are told arrives."""
 
 
 class Drained(Message, kw_only=True):

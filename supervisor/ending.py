@@ -155,9 +155,12 @@ class Ending:
         deadline_s = self._book.timeouts.drain_s
         self._drain_until_s = now_s + deadline_s + DRAIN_GRACE_S
         self._book.enter(Phase.DRAINING, now_s)
+        # Who waits to be started again is not, any more.
+        gone = tuple(one.name for one in self._book.children.values() if not one.has_process)
+        drain = Drain(deadline_s=deadline_s, save=True, gone=gone)
         for child in children:
             child.state = Draining(now_s)
-            self._book.order(DrainChild(child.name, Drain(deadline_s=deadline_s, save=True)))
+            self._book.order(DrainChild(child.name, drain))
         self.advance(now_s)
 
     def _begin_stop(self, now_s: float) -> None:

@@ -185,6 +185,7 @@ class Trainer:
                 return self._score(message, request)
             case Drain():
                 assert request is not None
+                self.words.gone.update(message.gone)
                 self.ending.draining.append((request, message.save))
             case PeerRestarted():
                 return self._peer_restarted(message.actor)

@@ -16,12 +16,14 @@ TRIES_MAX: Final = 20
 class SureWords:
     """Not yet taken, by key; receivers know a repeated word by its contents."""
 
+    gone: set[str] = field(default_factory=set)
+    """Receivers that are dead for good: their words are sent, and waited for by nobody."""
     _words: dict[str, tuple[str, Message, int]] = field(default_factory=dict)
     _serial: int = 0
 
     def __len__(self) -> int:
-        """Words not yet taken."""
-        return len(self._words)
+        """Words not yet taken, of those that may be."""
+        return sum(to not in self.gone for to, _, _ in self._words.values())
 
     @staticmethod
     def owns(key: str) -> bool:

@@ -290,6 +290,10 @@ class Bus:
         """Tell what the supervisor knows: this peer was started again, as this incarnation."""
         self._links.peer_is_now(peer, incarnation)
 
+    def will_not_return(self, peers: Collection[str]) -> None:
+        """Tell what the supervisor knows: they are dead for good, and `close` waits for none."""
+        self._links.lost.update(peers)
+
     def _give_back(self, origin: Origin) -> None:
         self._returning.give_back(origin)
 

@@ -39,6 +39,8 @@ class Links:
         self._loop = loop
         self._answers = Answers(packing, aside)
         self.by_peer: dict[str, Outbound] = {}
+        self.lost: set[str] = set()
+        """Peers of which somebody knows that they are dead for good."""
 
     def submit(
         self, kind: Kind, to: str, message: Message, deadline_s: float, cause: int
@@ -148,13 +150,18 @@ class Links:
     def unsettled(self) -> bool:
         """Whether something is sent and not known to be taken, by a peer that may still take it."""
         return any(
-            (link.waiting or link.unacked) and not link.is_gone for link in self.by_peer.values()
+            (link.waiting or link.unacked) and not self._is_gone(link)
+            for link in self.by_peer.values()
         )
 
     @property
     def gone(self) -> tuple[str, ...]:
-        """Peers that were there and are not any more."""
-        return tuple(peer for peer, link in self.by_peer.items() if link.is_gone)
+        """Peers that are not there any more."""
+        return tuple(peer for peer, link in self.by_peer.items() if self._is_gone(link))
+
+    def _is_gone(self, link: Outbound) -> bool:
+        # A link made after its peer's death was never connected, and could be to one that starts.
+        return link.is_gone or link.peer in self.lost
 
     def fail_all(self, reason: str) -> tuple[Undelivered, ...]:
         """Give everything up; returns what was told."""

@@ -237,3 +237,17 @@ async def test_junk_is_counted_and_harms_nobody(world: World) -> None:
     assert (await b.receive()).message == Begin()
     await told
     assert b.statistics().mailbox.junk >= 3
+
+
+async def test_closing_does_not_wait_for_a_peer_that_was_dead_before_it_was_told_anything(
+    world: World,
+) -> None:
+    """A link that was never connected could be one to a peer that starts; somebody knows better."""
+    a = await world.bus("a")
+    told = [a.tell(name, Begin(), deadline_s=600) for name in ("b", "c")]
+    a.will_not_return(("b", "c"))
+    begun = asyncio.get_running_loop().time()
+    failed = await a.close(deadline_s=60)
+    assert asyncio.get_running_loop().time() - begun < 30, "it has waited for its deadline"
+    assert [one.to for one in failed] == ["b", "c"]
+    await asyncio.gather(*told, return_exceptions=True)

@@ -22,6 +22,7 @@ from milepost.supervisor.events import (
     Broken,
     ChildExited,
     ChildStarted,
+    DrainChild,
     DrainEnded,
     Event,
     Interrupted,
@@ -226,6 +227,13 @@ def test_an_exit_without_an_order_is_a_failure_even_with_code_0() -> None:
     cause = story.core.ending.cause
     assert cause is not None
     assert cause.text == ("trainer-0 exited with code 0, although nobody had told it to stop")
+
+
+def test_who_saves_is_told_who_will_never_hear_of_it() -> None:
+    story = working()
+    story.dies("rollout", code=1)
+    (drain,) = [each for each in story.fresh if isinstance(each, DrainChild)]
+    assert (drain.actor, drain.message.gone) == ("trainer-0", ("rollout",))
 
 
 def test_a_broken_supervisor_still_lets_the_trainer_save() -> None:
