@@ -6,6 +6,7 @@ lies in a file that its owner copies to wherever the commands are to run, and no
 
 from __future__ import annotations
 
+import asyncio
 import os
 import socket
 from dataclasses import dataclass
@@ -54,6 +55,10 @@ class DistantDoor:
         """The socket, for the registry of what the run owns."""
         return listener_record(ATTACH, self.ticket.endpoint, self.listener.fileno())
 
+    def close(self) -> None:
+        """Stop listening, where nobody has begun to."""
+        self.listener.close()
+
     async def open(self, desk: Desk, run_folder: Path) -> Door:
         """Answer from now on; the ticket is in RUN/.milepost/attach.json (mode 0600).
 
@@ -71,12 +76,18 @@ class DistantDoor:
             client_keys=(self.client_public_key,),
             listen_fd=self.listener.detach(),
         )
-        path = run_folder / PRIVATE / TICKET
         try:
-            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(msgspec.json.encode(self.ticket))
+            await asyncio.to_thread(self._write_ticket, run_folder / PRIVATE / TICKET)
         except OSError:
             await door.close()
             raise
         return door
+
+    def _write_ticket(self, path: Path) -> None:
+        """A new file each time: one that is there may be open to others, or be read right now."""
+        draft = path.with_name(f"{path.name}.new")
+        draft.unlink(missing_ok=True)
+        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(msgspec.json.encode(self.ticket))
+        draft.replace(path)

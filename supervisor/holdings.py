@@ -11,6 +11,7 @@ import subprocess
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from subprocess import DEVNULL
 from typing import Any, Final
 
 from milepost.messages.supervisor import ResourceReleased, ResourceTaken
@@ -40,6 +41,8 @@ class Holdings:
         # hangs here.
         self._hands = ThreadPoolExecutor(RELEASES_AT_ONCE, thread_name_prefix="release")
         self._is_closed = False
+        self._running: set[subprocess.Popen[bytes]] = set()
+        """Commands at work; each is added and removed by its thread."""
 
     def take(self, message: ResourceTaken) -> None:
         """It is held from now on; said again, its lease begins again."""
@@ -71,8 +74,13 @@ class Holdings:
             self._give_back(name)
 
     def close(self) -> None:
-        """Leases end no more; what is held, or being given back, is in the registry."""
+        """Leases end no more; what is held, or being given back, is in the registry.
+
+        A command that is at work is killed: the reaper runs it again, and waits for it by itself.
+        """
         self._is_closed = True
+        for process in tuple(self._running):
+            process.kill()
         self._hands.shutdown(wait=False, cancel_futures=True)
         for name in list(self._leases):
             self._end_lease(name)
@@ -91,7 +99,7 @@ class Holdings:
         self._end_lease(name)
         held = self._held.pop(name)
         loop = asyncio.get_running_loop()
-        loop.run_in_executor(self._hands, _run, held.release).add_done_callback(
+        loop.run_in_executor(self._hands, self._run, held.release).add_done_callback(
             lambda done: self._given_back(held, "cancelled" if done.cancelled() else done.result())
         )
 
@@ -104,13 +112,23 @@ class Holdings:
         else:
             self._write_down({"kind": "released", "name": held.name})
 
-
-def _run(argv: list[str]) -> str:
-    """Why it failed; what fails stays in the registry, and is tried again at the run's end."""
-    try:
-        subprocess.run(
-            argv, check=True, stdin=subprocess.DEVNULL, capture_output=True, timeout=RELEASE_S
-        )
-    except (OSError, subprocess.SubprocessError) as error:
-        return str(error)
-    return ""
+    def _run(self, argv: list[str]) -> str:
+        """Why it failed; what fails stays in the registry, and is tried again at the run's end."""
+        try:
+            process = subprocess.Popen(
+                argv, stdin=DEVNULL, stdout=DEVNULL, stderr=DEVNULL, start_new_session=True
+            )
+        except OSError as error:
+            return str(error)
+        self._running.add(process)
+        try:
+            if self._is_closed:  # between its start and its place among those that are killed
+                process.kill()
+            code = process.wait(RELEASE_S)
+        except subprocess.TimeoutExpired as error:
+            process.kill()
+            process.wait()
+            return str(error)
+        finally:
+            self._running.discard(process)
+        return f"{argv} returned exit status {code}" if code else ""

@@ -143,8 +143,9 @@ class _Run:
         timeouts, now_s = self._topology.system.timeouts, time.monotonic()
         core = SupervisorCore(tuple(self._plans.values()), timeouts, fingerprint(), now_s)
         homes = Homes.open(self._topology.system, sockets, self._plans)
-        with contextlib.closing(homes):
-            distant = self._bind_distant(homes)
+        with contextlib.ExitStack() as opened:
+            opened.callback(homes.close)
+            distant = self._bind_distant(homes, opened)
             # At step 0 no checkpoint is loaded; the weights are those that the run began with.
             step = self._resume_step or None
             facts = RunFacts(self._topology, self._run_id, homes, step, self._owned)
@@ -182,11 +183,13 @@ class _Run:
             raise
         return sockets
 
-    def _bind_distant(self, homes: Homes) -> list[DistantDoor]:
+    def _bind_distant(self, homes: Homes, opened: contextlib.ExitStack) -> list[DistantDoor]:
         """A second door for clients, where the run is on tcp; every port goes into the registry."""
         system = self._topology.system
         is_tcp = system.transport == "tcp"
         distant = [DistantDoor.bind(system.host, self._run_id)] if is_tcp else []
+        for one in distant:
+            opened.callback(one.close)
         self._own(*homes.records(), *(one.record() for one in distant))
         return distant
 

@@ -24,6 +24,7 @@ from milepost.actors.archive.layout import (
     Missed,
     read_conversation,
 )
+from milepost.actors.archive.schema import is_damage
 from milepost.actors.archive.writer import ArchiveWriter, Landed, Said, names_of
 
 if TYPE_CHECKING:
@@ -143,6 +144,8 @@ class ArchiveHand:
     _writer: ArchiveWriter | None = None
     _index: Index | None = None
     _index_again: int = 0
+    _is_over: bool = False
+    """The thread takes nothing any more."""
 
     def __post_init__(self) -> None:
         """Start the thread; files are opened on it."""
@@ -154,7 +157,7 @@ class ArchiveHand:
     def put(self, order: Order) -> None:
         """Have this written some time soon; never blocks, never fails."""
         with self._changed:
-            if not self._thread.is_alive():
+            if self._is_over:
                 self._miss(1, order.names, DIED)
                 return
             if self._waiting_bytes + order.num_bytes > self.config.waiting_bytes_max:
@@ -183,9 +186,23 @@ class ArchiveHand:
     # ---- the thread's side ---------------------------------------------------------------
 
     def _run(self) -> None:
-        while orders := self._take():
-            self._write(orders)
-        self._end()
+        orders: list[Order] = []
+        try:
+            while orders := self._take():
+                self._write(orders)
+        finally:
+            # Whatever ended it: what it held and what still waits is not written, and counted.
+            self._give_up(orders)
+            self._end()
+
+    def _give_up(self, held: list[Order]) -> None:
+        with self._changed:
+            lost = [*held, *self._orders]
+            self._orders.clear()
+            self._waiting_bytes = self.state.waiting = 0
+            self._is_over = True
+            if lost:
+                self._miss(len(lost), [name for each in lost for name in each.names], DIED)
 
     def _end(self) -> None:
         if self._writer is not None:
@@ -226,7 +243,7 @@ class ArchiveHand:
         try:
             said = self._made(orders)
         except sqlite3.Error as error:
-            self._drop_index(f"{type(error).__name__}: {error}")
+            self._lose_index(error)
             said = self._made(orders)
         if said:
             self._say(self._writer, said)
@@ -263,7 +280,7 @@ class ArchiveHand:
         try:
             return self._index.num_bytes if self._index is not None else 0
         except sqlite3.Error as error:
-            self._drop_index(f"{type(error).__name__}: {error}")
+            self._lose_index(error)
             return 0
 
     @property
@@ -299,7 +316,7 @@ class ArchiveHand:
             self._index.catch_up()
             self.state.index = ""
         except (IndexLocked, OSError, sqlite3.Error) as error:
-            self._drop_index(f"{type(error).__name__}: {error}")
+            self._lose_index(error)
 
     def _wait_for_index(self) -> Index:
         """A reader has it for as long as it takes to catch up; readers of a live run wait for us.
@@ -325,7 +342,16 @@ class ArchiveHand:
             self._index.add(self.author.writer, landed.segment, landed.end, written)
             self._index.catch_up(but=self.author.writer)
         except (OSError, sqlite3.Error) as error:
-            self._drop_index(f"{type(error).__name__}: {error}")
+            self._lose_index(error)
+
+    def _lose_index(self, error: Exception) -> None:
+        """It fails; where the file itself is broken, the next try begins with a new one."""
+        if self._index is not None and isinstance(error, sqlite3.Error) and is_damage(error):
+            try:
+                self._index.discard()
+            except OSError as why_not:
+                error = why_not
+        self._drop_index(f"{type(error).__name__}: {error}")
 
     def _drop_index(self, reason: str) -> None:
         self.state.index = reason

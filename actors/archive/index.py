@@ -34,7 +34,7 @@ from milepost.actors.archive.layout import (
     read_conversation,
     read_head,
 )
-from milepost.actors.archive.schema import INDEX, open_for_writing
+from milepost.actors.archive.schema import INDEX, open_for_writing, remove
 from milepost.actors.archive.segments import Damage, segments_of, walk, writers_of
 from milepost.messages.trajectory import Conversation
 
@@ -102,7 +102,21 @@ class Index:
     def close(self) -> None:
         """Give the index up."""
         self._base.close()
-        os.close(self._lock)
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
+    def discard(self) -> None:
+        """Give it up and remove it: it is damaged, and is made again from the records.
+
+        Raises:
+            OSError: it cannot be removed.
+        """
+        self._base.close()
+        try:
+            remove(self._run_folder / FOLDER / INDEX)
+        finally:
+            self.close()
 
     @property
     def num_bytes(self) -> int:

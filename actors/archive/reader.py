@@ -25,7 +25,7 @@ from milepost.actors.archive.layout import (
     read_trained,
 )
 from milepost.actors.archive.query import Entry, Query, StepEntry, order_of, where_of
-from milepost.actors.archive.schema import INDEX, open_for_reading
+from milepost.actors.archive.schema import INDEX, is_damage, open_for_reading
 from milepost.actors.archive.segments import read_at, segment_path
 from milepost.messages.bulk import Bulk
 from milepost.messages.trajectory import Conversation, Trajectory
@@ -114,10 +114,8 @@ class Archive:
             raise NoArchive(
                 f"{run_folder} has no archive: it has archive.enabled = false, or is no run"
             )
-        is_current = True
         try:
-            with Index(run_folder) as index:
-                index.catch_up()
+            is_current = _catch_up(run_folder) or _catch_up(run_folder)
         except (IndexLocked, OSError, sqlite3.OperationalError):
             # The run goes on and keeps the index, or this is a copy that cannot be written.
             is_current = False
@@ -245,6 +243,19 @@ class Archive:
             return read_at(path, offset)
         except FileNotFoundError as error:
             raise RecordDamaged(f"{path} is gone; `milepost audit` says more") from error
+
+
+def _catch_up(run_folder: Path) -> bool:
+    """Index what is not; False when the index was damaged, and is removed."""
+    with Index(run_folder) as index:
+        try:
+            index.catch_up()
+        except sqlite3.DatabaseError as error:
+            if not is_damage(error):
+                raise
+            index.discard()
+            return False
+    return True
 
 
 def _entry(row: sqlite3.Row) -> Entry:

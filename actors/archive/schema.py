@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sqlite3
 from pathlib import Path
 from typing import Final
@@ -43,11 +44,14 @@ def open_for_writing(path: Path) -> sqlite3.Connection:
     """
     if path.exists():
         base = _connect(f"file:{path}?mode=rw")
-        if _is_usable(base):
-            return _prepared(base)
+        try:
+            if _is_usable(base):
+                return _prepared(base)
+        except sqlite3.Error:
+            base.close()
+            raise
         base.close()
-        for each in path.parent.glob(f"{path.name}*"):
-            each.unlink()
+        remove(path)
     base = _prepared(_connect(f"file:{path}?mode=rwc"))
     base.executescript(f"BEGIN; {SCHEMA} PRAGMA user_version = {VERSION}; COMMIT;")
     return base
@@ -60,10 +64,31 @@ def open_for_reading(path: Path) -> sqlite3.Connection | None:
     # A file in a folder that cannot be written has nobody who writes it, and needs no lock.
     for options in ("mode=ro", "mode=ro&immutable=1"):
         base = _connect(f"file:{path}?{options}")
-        if _is_usable(base):
-            return base
+        with contextlib.suppress(sqlite3.OperationalError):
+            if _is_usable(base):
+                return base
         base.close()
     return None
+
+
+def remove(path: Path) -> None:
+    """Remove the index with all that belongs to it: it is made again from the records.
+
+    Raises:
+        OSError: its folder cannot be written.
+    """
+    for each in path.parent.glob(f"{path.name}*"):
+        each.unlink()
+
+
+def is_damage(error: sqlite3.Error) -> bool:
+    """Whether the file itself is broken, wherever in it that was found."""
+    return _code(error) in {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
+
+
+def _code(error: sqlite3.Error) -> int:
+    # The upper bits say more; what no call of SQLite has raised has none.
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF
 
 
 def _connect(uri: str) -> sqlite3.Connection:
@@ -81,9 +106,16 @@ def _prepared(base: sqlite3.Connection) -> sqlite3.Connection:
 
 
 def _is_usable(base: sqlite3.Connection) -> bool:
+    """Whether it is of this layout.
+
+    Raises:
+        sqlite3.OperationalError: somebody keeps it locked, which says nothing against it.
+    """
     try:
         version = base.execute("PRAGMA user_version").fetchone()[0]
         base.execute("SELECT count(*) FROM writers").fetchone()
-    except sqlite3.DatabaseError:
+    except sqlite3.DatabaseError as error:
+        if _code(error) in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}:
+            raise
         return False
     return bool(version == VERSION)

@@ -97,7 +97,9 @@ class Door:
     async def close(self) -> None:
         """Say goodbye, let guests leave, and close the mailbox."""
         self.say_goodbye(RUN_ENDS)
-        await asyncio.wait({asyncio.create_task(self._all_left())}, timeout=FAREWELL_S)
+        leaving = asyncio.create_task(self._all_left(), name="guests leave")
+        await asyncio.wait({leaving}, timeout=FAREWELL_S)
+        leaving.cancel()
         self._is_open = False
         if self._timer is not None:
             self._timer.cancel()

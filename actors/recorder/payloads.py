@@ -36,6 +36,7 @@ class Payloads:
         # Each is changed by one thread only.
         self._handed_bytes = self._written_bytes = 0
         self._known: set[int] = set()
+        self._is_torn = False
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="recorder")
         self.ended = ""
         """Why nothing more is kept; empty while everything is."""
@@ -58,11 +59,19 @@ class Payloads:
         return address
 
     def _write(self, data: bytes) -> None:
-        try:
-            self._file.write(data)
-        except OSError as error:
-            self.ended = f"they cannot be written: {error}"
+        # Behind a torn one nothing is found any more.
+        if not self._is_torn:
+            try:
+                self._write_whole(memoryview(data))
+            except OSError as error:
+                self._is_torn = True
+                self.ended = f"they cannot be written: {error}"
         self._written_bytes += len(data)
+
+    def _write_whole(self, data: memoryview) -> None:
+        # A disk that fills up takes a part first, and refuses only the next one.
+        while len(data):
+            data = data[self._file.write(data) :]
 
     def close(self) -> None:
         """Write what was handed over."""

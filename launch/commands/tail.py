@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import sys
+from pathlib import Path
 from typing import Final
 
 import msgspec
@@ -16,8 +17,10 @@ import msgspec
 from milepost.launch.attach import Client, Unreachable, add_run_arguments, attached, find_run
 from milepost.launch.exits import Exit
 from milepost.launch.visible import visible_line
+from milepost.supervisor.logs import log_path, read_piece
 
 POLL_S: Final = 0.3
+LAST_BYTES_MAX: Final = 1 << 22
 JSON_LOGS: Final = frozenset({"events", "metrics"})
 
 
@@ -39,9 +42,12 @@ def run(arguments: argparse.Namespace) -> int:
 async def _run(arguments: argparse.Namespace) -> int:
     from milepost.messages.supervisor import LogRead, LogRequested
 
-    async with Client(find_run(arguments.run)) as client:
+    found = find_run(arguments.run)
+    async with Client(found) as client:
         piece = await client.ask(LogRequested(log=arguments.log), LogRead)
         lines, rest = whole_lines(b"", piece.data)
+        if piece.offset > len(piece.data):
+            del lines[:1]  # it begins before what was read
         _print(lines[-arguments.lines :] if arguments.lines > 0 else [], arguments)
         while not arguments.no_follow:
             await asyncio.sleep(POLL_S)
@@ -49,12 +55,24 @@ async def _run(arguments: argparse.Namespace) -> int:
                 wanted = LogRequested(log=arguments.log, offset=piece.offset)
                 piece = await client.ask(wanted, LogRead)
             except Unreachable:
+                # What was written between our last question and the end is what matters most.
+                lines, rest = whole_lines(rest, unread(found.folder, arguments.log, piece.offset))
+                _print(lines, arguments)
                 break
             lines, rest = whole_lines(rest, piece.data)
             _print(lines, arguments)
         if rest:
             _print([rest.decode(errors="replace")], arguments)
     return Exit.DONE
+
+
+def unread(run: Path, log: str, offset: int) -> bytes:
+    """What a run that has ended wrote behind this byte; nothing where only its ticket lies."""
+    path = run / f"{log}.jsonl" if log in JSON_LOGS else log_path(run, log)
+    try:
+        return read_piece(path, offset, LAST_BYTES_MAX)[0]
+    except OSError:
+        return b""
 
 
 def whole_lines(rest: bytes, data: bytes) -> tuple[list[str], bytes]:

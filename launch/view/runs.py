@@ -108,11 +108,21 @@ class Runs:
         if self.is_one:
             return [self.folder.name]
         found: list[tuple[int, str]] = []
-        for path in self.folder.iterdir():
+        for path in self._folders():
             # One that is removed while we look is none.
             with contextlib.suppress(FileNotFoundError, NotADirectoryError):
                 found.append(((path / TOPOLOGY).stat().st_mtime_ns, path.name))
         return [name for _, name in sorted(found, reverse=True)]
+
+    def _folders(self) -> list[Path]:
+        try:
+            return list(self.folder.iterdir())
+        except FileNotFoundError:  # it was removed, with all that was in it
+            return []
+
+    def is_there(self, name: str) -> bool:
+        """Whether its folder holds a run now."""
+        return name in self.names()
 
     def open(self, name: str) -> OpenRun:
         """The run of this name, which is compared with those that there are, never walked to.
@@ -138,7 +148,7 @@ class Runs:
             self._listed.popitem(last=False)
         try:
             return self._line(name, folder, files)
-        except (ConfigError, OSError, ValueError, KeyError, TypeError) as error:
+        except (ConfigError, OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             # What somebody else wrote there must not hide the other runs.
             return _unread(name, str(error))
 

@@ -221,6 +221,9 @@ class Site:
                 return self._problem(HTTPStatus.NOT_FOUND, str(error))
             except (ConfigError, RecordDamaged, OSError, ValueError) as error:
                 # A run may be removed, or written by somebody else, while it is looked at.
+                run = request.match_info.get("run")
+                if run is not None and not await self._work(self._runs.is_there, run):
+                    return self._problem(HTTPStatus.NOT_FOUND, f"run {run!r} was removed")
                 return self._problem(HTTPStatus.INTERNAL_SERVER_ERROR, str(error))
 
         return show

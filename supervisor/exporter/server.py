@@ -14,7 +14,7 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
@@ -124,10 +124,21 @@ async def export(
         await asyncio.gather(listener, ended, return_exceptions=True)
 
 
+def when_it_ends(descriptor: int, call: Callable[[], None]) -> None:
+    """Call once at the end of a pipe that nobody writes to; that end stays readable for ever."""
+    loop = asyncio.get_running_loop()
+
+    def ended() -> None:
+        loop.remove_reader(descriptor)
+        call()
+
+    loop.add_reader(descriptor, ended)
+
+
 async def _beside(endpoint: str, run_id: str, listening: socket.socket, key: str) -> None:
     until = asyncio.Event()
     loop = asyncio.get_running_loop()
-    loop.add_reader(0, until.set)  # nothing is ever written to it: its end of file is the word
+    when_it_ends(0, until.set)
     try:
         await export(endpoint, run_id, listening, key, until)
     finally:

@@ -23,23 +23,29 @@ UNABLE = 127
 """Exit code, as of a shell, of a command that cannot be started or does not end."""
 
 
-def left(lines: Iterable[str]) -> dict[str, list[str]]:
-    """Name -> command of what was taken and not released, once the lines end.
+def left(lines: Iterable[str]) -> tuple[dict[str, list[str]], list[str]]:
+    """Name -> command of what was taken and not released, once the lines end; lines of no sense.
 
-    A last line that was cut off, since its writer was killed, was not acted upon.
+    A last line that was cut off, since its writer was killed, was not acted upon. One of no sense
+    is our own mistake, and must not keep what other lines took from being given back.
     """
     taken: dict[str, list[str]] = {}
+    senseless: list[str] = []
     for line in lines:
         if not line.endswith("\n"):
             break
-        match json.loads(line):
+        try:
+            words = json.loads(line)
+        except ValueError:
+            words = None
+        match words:
             case ["take", str(name), [*command]]:
                 taken[name] = command
             case ["release", str(name)]:
                 taken.pop(name, None)
             case _:
-                raise ValueError(f"no word of a lease: {line!r}")
-    return taken
+                senseless.append(line)
+    return taken, senseless
 
 
 def give_back(command: list[str]) -> int:
@@ -60,7 +66,11 @@ def main() -> int:
     """Wait for the parent's end, however it comes."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
-    return max((give_back(command) for command in left(sys.stdin).values()), default=0)
+    taken, senseless = left(sys.stdin)
+    code = max((give_back(command) for command in taken.values()), default=0)
+    for line in senseless:
+        sys.stderr.write(f"no word of a lease: {line!r}\n")
+    return UNABLE if senseless else code
 
 
 if __name__ == "__main__":

@@ -49,9 +49,10 @@ async def live(addresses: dict[str, Address], secret_key: str, listen_fd: int) -
     )
     answering = asyncio.create_task(answer(bus))
     ended = asyncio.Event()
-    asyncio.get_running_loop().add_reader(sys.stdin.fileno(), ended.set)
+    loop = asyncio.get_running_loop()
+    loop.add_reader(sys.stdin.fileno(), ended.set)
     await ended.wait()
-    asyncio.get_running_loop().remove_reader(sys.stdin.fileno())
+    loop.remove_reader(sys.stdin.fileno())
     await bus.close(deadline_s=0.1)
     await answering
 

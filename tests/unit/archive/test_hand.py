@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -13,6 +14,7 @@ import pytest
 from unit.archive.kit import author, came, row
 
 from milepost.actors.archive import hand as hands
+from milepost.actors.archive import schema
 from milepost.actors.archive.audit import audit
 from milepost.actors.archive.hand import ArchiveHand, Known, Order
 from milepost.actors.archive.index import Index
@@ -178,3 +180,86 @@ def test_a_file_that_its_writer_removes_meanwhile_does_not_stop_the_index(
     with Index(tmp_path) as index:
         assert index.catch_up() > 0
         assert index.waiting() == [("a", row("a.0").certificate.seal)]
+
+
+def test_what_a_dying_thread_held_is_counted_with_all_that_waits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A mistake of ours ends the thread; the trajectories it took with it were in no figure."""
+    deaths: list[Any] = []
+    monkeypatch.setattr(threading, "excepthook", deaths.append)
+    gate = threading.Event()
+
+    def fail(_known: Known) -> list[Said]:
+        gate.wait(60)
+        raise RuntimeError("a mistake of ours")
+
+    hand = ArchiveHand(author(tmp_path), config())
+    hand.put(Order(fail, 10, ("a.0",)))
+    hand.put(order("b.0"))
+    gate.set()
+    hand.close(60.0)
+    assert [each.exc_type for each in deaths] == [RuntimeError]
+    hand.put(order("c.0"))
+    assert (hand.state.missed, hand.state.waiting, hand.state.reason) == (3, 0, hands.DIED)
+    assert "a.0" in str(audit(tmp_path).notes), "the archive itself says what is missing"
+
+
+def pages_of(path: Path, table: str) -> list[int]:
+    with closing(sqlite3.connect(path)) as base:
+        found = base.execute("SELECT rootpage FROM sqlite_master WHERE tbl_name = ?", (table,))
+        return [number for (number,) in found]
+
+
+def damage(folder: Path) -> Path:
+    """Spoil the pages of one table; version and layout still look right."""
+    path = folder / "archive" / "index.sqlite"
+    data = bytearray(path.read_bytes())
+    for number in pages_of(path, "trajectories"):
+        data[(number - 1) * 4096 : number * 4096] = b"\xa5" * 4096
+    path.write_bytes(data)
+    return path
+
+
+def test_an_index_that_is_damaged_inside_is_made_again_by_who_reads(tmp_path: Path) -> None:
+    """It failed at the first new record of every later time, and never got better."""
+    for names in (("a.0", "b.0"), ("c.0",)):
+        hand = ArchiveHand(author(tmp_path), config())
+        for name in names:
+            hand.put(order(name))
+        hand.close(60.0)
+        if names[0] == "a.0":
+            Archive.open(tmp_path).close()
+            damage(tmp_path)
+    with Archive.open(tmp_path) as archive:
+        found = [each.trajectory_id for each in archive.select(Query(), limit=9)]
+        assert (sorted(found), archive.is_current) == (["a.0", "b.0", "c.0"], True)
+
+
+def test_an_index_that_is_damaged_inside_is_made_again_by_who_writes(tmp_path: Path) -> None:
+    for names in (("a.0",), ("b.0",), ("c.0",)):
+        hand = ArchiveHand(author(tmp_path), config(), keeps_index=True)
+        for name in names:
+            hand.put(order(name))
+        hand.close(60.0)
+        assert hand.state.missed == 0
+        if names[0] == "a.0":
+            path = damage(tmp_path)
+    with closing(sqlite3.connect(path)) as base:
+        assert base.execute("PRAGMA quick_check").fetchone() == ("ok",)
+        assert base.execute("SELECT count(*) FROM trajectories").fetchone() == (3,)
+
+
+def test_an_index_that_somebody_keeps_locked_is_not_taken_for_a_damaged_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was removed under the hands of whoever had it."""
+    monkeypatch.setattr(schema, "BUSY_MS", 1)
+    path = tmp_path / "index.sqlite"
+    with closing(schema.open_for_writing(path)) as base:
+        base.execute("PRAGMA locking_mode = EXCLUSIVE")
+        base.execute("BEGIN EXCLUSIVE")
+        inode = path.stat().st_ino
+        with pytest.raises(sqlite3.OperationalError, match="locked"):
+            schema.open_for_writing(path)
+        assert path.stat().st_ino == inode

@@ -11,6 +11,7 @@ from unit.agent.kit import ScriptedLine, order
 
 from milepost.actors.agent import Episode
 from milepost.actors.agent.errors import EpisodeStopped
+from milepost.actors.guests import door as doors
 from milepost.actors.guests.door import Door
 from milepost.actors.guests.lobby import Lobby
 from milepost.messages.bus import Incoming
@@ -39,6 +40,9 @@ class Mailbox:
 
     def reply(self, incoming: Incoming, message: Message) -> None:
         self.answers[incoming.message_id].set_result(message)
+
+    async def close(self, *, deadline_s: float) -> None:
+        assert deadline_s > 0
 
     async def ask(self, message: Message, serving: asyncio.Task[None]) -> Message:
         number = len(self.answers) + 1
@@ -100,5 +104,25 @@ async def test_a_guest_says_no_endless_goodbye() -> None:
     error = hosting.exception()
     assert isinstance(error, EpisodeStopped)
     assert len(str(error)) < 3000
+    serving.cancel()
+    await asyncio.wait({serving})
+
+
+async def test_a_door_that_closes_leaves_no_wait_for_guests_that_do_not_leave(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """They had their time to hear the goodbye; the wait for them went on for ever."""
+    monkeypatch.setattr(doors, "FAREWELL_S", 0.01)
+    bus: Any = Mailbox()
+    lobby = Lobby(guests_max=4, episodes_max=4, silence_s=600.0, heartbeat_s=300.0)
+    door = Door(bus, lobby, heartbeat_s=300.0, silence_s=600.0, data_options={})
+    serving = asyncio.create_task(door.serve())
+    assert isinstance(await bus.ask(JoinRun(name="deaf", episodes_max=1), serving), RunJoined)
+    await door.close()
+    assert not lobby.is_empty
+    await asyncio.sleep(0)
+    assert [task.get_name() for task in asyncio.all_tasks() - {serving}] == [
+        asyncio.current_task().get_name()  # type: ignore[union-attr]
+    ]
     serving.cancel()
     await asyncio.wait({serving})

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from milepost.launch.attach import NotServed, Run
-from milepost.launch.commands import prometheus, ps, queues, why
+from milepost.launch.commands import prometheus, ps, queues, tail, why
 from milepost.launch.commands.tail import whole_lines
 from milepost.launch.exits import Exit
 from milepost.launch.tables import LEFT, RIGHT, seconds, table
@@ -198,3 +198,15 @@ def test_metrics_of_a_run_on_another_machine_are_served_over_there(
     asked = Namespace(listen="127.0.0.1:0", key_file=None, run="/tmp/ticket.json")
     assert prometheus.run(asked) == Exit.REFUSED
     assert "is of a run elsewhere" in capsys.readouterr().err
+
+
+def test_the_last_lines_of_a_run_that_ended_between_two_questions_are_read_from_its_folder(
+    tmp_path: Path,
+) -> None:
+    """They say why it ended; on another machine there is only the ticket, and nothing to read."""
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "logs/rollout.log").write_text("told\nRO-3 (ledger): 5 != 4\n")
+    (tmp_path / "events.jsonl").write_text("{}\n")
+    assert tail.unread(tmp_path, "rollout", 5) == b"RO-3 (ledger): 5 != 4\n"
+    assert tail.unread(tmp_path, "events", 0) == b"{}\n"
+    assert tail.unread(tmp_path / "events.jsonl", "rollout", 0) == b""

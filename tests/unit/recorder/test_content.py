@@ -135,3 +135,36 @@ def test_a_full_file_of_contents_says_so_and_stays_full(tmp_path: Path) -> None:
     payloads.close()
     assert payloads.ended == "system.recorder.payload_bytes_max = 100 was reached"
     assert len(list(read_payloads(tmp_path / "a.payloads"))) == 1
+
+
+class Dying:
+    """A disk that takes a part of each write, and after so many bytes nothing."""
+
+    def __init__(self, file: Any, room: int) -> None:
+        self.file, self.room = file, room
+
+    def write(self, data: memoryview) -> int:
+        if not self.room:
+            raise OSError(28, "no space left on device")
+        taken: int = self.file.write(data[: min(self.room, 7)])
+        self.room -= taken
+        return taken
+
+    def close(self) -> None:
+        self.file.close()
+
+
+@pytest.mark.parametrize(("room", "kept"), [(10_000, [b"a" * 50, b"b" * 50]), (80, [b"a" * 50])])
+def test_a_disk_that_takes_a_part_loses_nothing_in_the_middle(
+    tmp_path: Path, room: int, kept: list[bytes]
+) -> None:
+    """Behind a torn content nothing is found any more, so nothing is written there either."""
+    path = tmp_path / "a.payloads"
+    payloads = Payloads(path, 1 << 20)
+    payloads._file = Dying(payloads._file, room)  # type: ignore[assignment]
+    for content in (b"a" * 50, b"b" * 50):
+        payloads.keep(content)
+    payloads.close()
+    assert [content for _, content in read_payloads(path)] == kept
+    assert ("no space left" in payloads.ended) == (len(kept) == 1)
+    assert path.stat().st_size <= room

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
+from proc.bus.harness import until
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
@@ -15,7 +18,7 @@ from milepost.configs.run import PrometheusConfig
 from milepost.messages.supervisor import Snapshot
 from milepost.supervisor.companions import Companions
 from milepost.supervisor.exporter.families import families, prometheus_name
-from milepost.supervisor.exporter.server import Newest
+from milepost.supervisor.exporter.server import Newest, when_it_ends
 
 Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 
@@ -134,3 +137,16 @@ def test_the_exporter_is_told_where_the_run_publishes_and_reads_no_file_of_it(
     assert (where, run_id, key_file) == ("ipc:///there", "ab", "")
     assert descriptor.isdecimal()
     assert [(one["kind"], one["actor"]) for one in owned] == [("listener", "prometheus")]
+
+
+async def test_the_end_of_the_pipe_is_told_once() -> None:
+    """It stays readable: the loop turned for nothing while the last scrape was answered."""
+    told: list[int] = []
+    reading, writing = os.pipe()
+    when_it_ends(reading, lambda: told.append(1))
+    os.close(writing)
+    await until(lambda: bool(told), "the end of the pipe", 20)
+    for _ in range(20):
+        await asyncio.sleep(0)
+    os.close(reading)
+    assert told == [1]

@@ -8,6 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from proc.bus.harness import until
+
 from milepost.messages.supervisor import ResourceReleased, ResourceTaken
 from milepost.supervisor.holdings import Holdings
 
@@ -95,3 +97,16 @@ async def test_a_lease_that_nobody_renews_is_told_and_ends() -> None:
     await book.until(lambda: book.released == ["a"])
     holdings.close()
     assert book.told[0][0] == "lease_ended"
+
+
+async def test_a_command_that_hangs_ends_with_the_run() -> None:
+    """The reaper runs it again; the process of the run waited for it for half a minute."""
+    book = Book()
+    holdings = Holdings(book.write, book.tell)
+    holdings.take(taken("a", "sleep", "86397.5"))
+    holdings.release_of("agent-0")
+    await until(lambda: bool(holdings._running), "the command to run", 20)
+    (process,) = holdings._running
+    holdings.close()
+    assert await asyncio.to_thread(process.wait, 20) < 0
+    assert book.released == []

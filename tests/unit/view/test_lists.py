@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +53,26 @@ def test_a_folder_of_runs_lists_each_by_how_it_stands(tmp_path: Path, links: Lin
     assert "topology.toml" in lines[1].problem
     assert (lines[4].step, lines[4].steps, lines[4].took_s) == (STEPS, STEPS, 32.6)
     assert lines[3].reward == pytest.approx(lines[3].success, abs=0.05)
+
+
+def test_what_is_removed_while_somebody_looks_is_not_there_and_hides_nothing(
+    tmp_path: Path, links: Links
+) -> None:
+    """Nor does a summary that is none: one of them took the whole list with it."""
+    shelf = Shelf(tmp_path / "runs").write()
+    strange, gone = shelf.copy("lookup-6"), shelf.copy("lookup-7")
+    (strange / "summary.json").write_text("[]")
+    (strange / "versions.json").write_text("[]")
+    runs = Runs(shelf.folder)
+    names = runs.names()
+    shutil.rmtree(gone)
+    assert [runs.line(name).state for name in names if name != "lookup-1"] == ["unreadable"] * 2
+    assert (runs.is_there("lookup-6"), runs.is_there("lookup-7")) == (True, False)
+    with pytest.raises(NoSuchRun, match="lookup-7"):
+        runs.open("lookup-7")
+    runs.close()
+    empty = Runs(gone)
+    assert runs_page(empty, 1, links)["runs"] == []
 
 
 def test_the_folder_of_one_run_is_a_list_of_one(shelf: Shelf, links: Links) -> None:
