@@ -158,11 +158,10 @@ class Shell:
             match incoming.message:
                 case Begin():
                     self._begin()
-                case PeerRestarted():
+                case PeerRestarted(actor=actor, incarnation=incarnation):
                     # Questions that the dead incarnation took fail now, not at their deadline; one
                     # turn of the loop brings that to the core ahead of the news itself.
-                    message = incoming.message
-                    self._bus.peer_is_now(message.actor, message.incarnation)
+                    self._bus.peer_is_now(actor, incarnation)
                     await asyncio.sleep(0)
                     self._meet(incoming)
                 case StacksRequested():
