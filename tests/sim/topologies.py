@@ -129,6 +129,12 @@ def swarm_topology(random: Random) -> Topology:
     )
 
 
+def turn_every_of(topology: Topology) -> int:
+    """Every so many versions come with a turn for a session; 0: none."""
+    publisher = topology.actors.publisher
+    return publisher.canary_turn_every if publisher else 0
+
+
 def _turns(random: Random) -> dict[str, Any]:
     """The canary's turns through sessions, drawn apart as well."""
     random.seed(f"turns/{random.random()}")

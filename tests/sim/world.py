@@ -15,6 +15,7 @@ from sim.learners import Checkpoint, Engine, Trainer
 from sim.network import Network
 from sim.overseer import Supervisor
 from sim.standins import Agent, Session
+from sim.topologies import turn_every_of
 from sim.watch import Watch
 
 from milepost.actors.agent.run import ALIVE_SHARE
@@ -191,9 +192,8 @@ class World:
 
     def _session(self, name: str, incarnation: int) -> Session:
         del incarnation
-        cuts = self.variant.cuts_unseen
         engines, fleet = (self.topology.names(k) for k in ("engine", "evaluation_engine"))
-        return self.variant.session(name, engines, fleet, cuts_unseen=cuts)
+        return self.variant.session(name, engines, fleet, cuts_unseen=self.variant.cuts_unseen)
 
     def _publisher(self, settings: PublisherSettings) -> Core:
         training = self.variant.publisher(settings)
@@ -202,15 +202,15 @@ class World:
         return self.variant.fleet(training, settings.of_fleet(self.topology))
 
     def _engine(self, name: str, incarnation: int) -> Engine:
-        random, variant = self._random(name, incarnation), self.variant
-        return Engine(name, random, name == variant.liar, name == variant.stale)
+        liar, stale = name == self.variant.liar, name == self.variant.stale
+        return Engine(name, self._random(name, incarnation), liar, stale)
 
     def _random(self, name: str, incarnation: int) -> Random:
         return Random(f"{self.seed}/{name}/{incarnation}")
 
     def _agent(self, name: str, incarnation: int) -> Agent:
-        faults = self.faults
-        return Agent(name, self._random(name, incarnation), faults.failures, faults.impatience)
+        random = self._random(name, incarnation)
+        return Agent(name, random, self.faults.failures, self.faults.impatience)
 
     def _guests(self, name: str, incarnation: int) -> GuestsDoor:
         rollout = self.topology.actors.rollout
@@ -246,8 +246,7 @@ class World:
         return rollout
 
     def _buffer(self, incarnation: int, resume_version: int | None) -> Core:
-        settings = BufferSettings.of(self.topology)
-        disk = self.disk
+        settings, disk = BufferSettings.of(self.topology), self.disk
         if not settings.journal:
             return self.variant.buffer(settings, Fates(version=resume_version or 0), ())
         if incarnation == 0:
@@ -283,9 +282,7 @@ class World:
             on_batch=self.watch.batch,
             is_joined=self.watch.is_joined,
             step_s=self.faults.step_s,
-            turn_every=topology.actors.publisher.canary_turn_every
-            if topology.actors.publisher
-            else 0,
+            turn_every=turn_every_of(topology),
             staleness_max=self._door_limit(),
         )
         if saved is not None:
