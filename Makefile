@@ -4,7 +4,7 @@
 #   make test          the whole suite          make test-fast   pure and wire tests
 #   make test-sglang   the suite of engines against a real SGLang server, on the CPU
 #   make test-connectors   environments and trackers of other projects, their packages as they come
-#   make test-clients  clients on Node and vendors' tokenizers, as npm has them (needs npm)
+#   make test-clients  clients on Node, litellm, and vendors' tokenizers (needs npm)
 #   make lint          style, types, layers     make format      rewrite the style
 #   make sim SEED=7    replay one simulation    make bench       ratios against rivals and floors
 #   make coverage      which lines ran          make clean       remove .venv and caches
@@ -50,6 +50,10 @@ CONNECTORS := .venv-connectors
 CONNECTOR_NAMES := reasoning-gym openenv verifiers trackers
 CONNECTORS_READY := $(CONNECTORS)/.ready-$(shell cat constraints/connectors/*.txt | cksum | cut -d' ' -f1)
 
+# litellm, a client of the HTTP door, brings 60 packages that are none of ours.
+CLIENTS := .venv-clients
+CLIENTS_READY := $(CLIENTS)/.ready-$(shell cksum < constraints/clients.txt | cut -d' ' -f1)
+
 .PHONY: quickstart test test-fast test-sglang test-sglang-old test-connectors test-clients lint format bench sim coverage docs golden wheel install clean
 .DEFAULT_GOAL := quickstart
 
@@ -78,8 +82,8 @@ test-connectors: $(DEV) $(CONNECTORS_READY)
 	  $(CONNECTORS)/$$name/bin/python -P -m pytest tests/connectors/test_$$(echo $$name | tr - _).py; \
 	done
 
-test-clients: $(DEV)
-	MILEPOST_NETWORK=1 $(BIN)/pytest tests/proc/test_guest_typescript.py \
+test-clients: $(DEV) $(CLIENTS_READY)
+	MILEPOST_NETWORK=1 MILEPOST_CLIENTS_PYTHON=$(CURDIR)/$(CLIENTS)/bin/python $(BIN)/pytest tests/proc/test_guest_typescript.py \
 	  tests/proc/test_session_http_clients.py tests/unit/session/test_qwen3_real.py \
 	  tests/unit/session/test_real_tokenizers.py
 
@@ -155,10 +159,18 @@ $(CONNECTORS_READY): $(DEV)
 	done
 	@touch $@
 
+$(CLIENTS_READY):
+	@echo "installing litellm into $(CLIENTS) (a minute the first time)"
+	rm -rf $(CLIENTS)
+	$(PYTHON) -m venv $(CLIENTS)
+	PYTHONWARNINGS=ignore $(CLIENTS)/bin/python -m pip install --quiet \
+	  --disable-pip-version-check --no-deps -r constraints/clients.txt
+	@touch $@
+
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "error: $(PYTHON) is missing or older than 3.11; name a newer one: make PYTHON=python3.12"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 
 clean:
-	rm -rf $(VENV) $(SGLANG) $(CONNECTORS) build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(SGLANG) $(CONNECTORS) $(CLIENTS) build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

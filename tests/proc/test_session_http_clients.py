@@ -1,7 +1,7 @@
 """Clients as they come from the registries speak to the HTTP door, and get what was sampled.
 
-Python's clients are developers' dependencies; those of npm are fetched, so their test needs the
-network.
+Python's clients are developers' dependencies, but for litellm, which has an environment of its own;
+those of npm are fetched, so their test needs the network.
 """
 
 from __future__ import annotations
@@ -30,6 +30,9 @@ FUNCTION = TOOLS[0]["function"]
 QUESTION = "What is the pet of kai?"
 SAID = [f"<think>\nhm\n</think>\n\nLet me look.\n{CALL}\n{CALL}", "cat", "cat"]
 NODE = Path(__file__).parent / "http_clients.mjs"
+LITELLM = os.environ.get("MILEPOST_CLIENTS_PYTHON", "")
+"""An interpreter that has litellm, whose dependencies are none of ours (`make test-clients`)."""
+SCRIPT = Path(__file__).parent / "http_litellm.py"
 NODE_PACKAGES = ("openai@6", "@anthropic-ai/sdk@0")
 
 Play = Callable[[str, str], Awaitable[None]]
@@ -160,6 +163,7 @@ async def test_anthropic_uses_tools_thinks_streams_and_counts(
         first = await stream.get_final_message()
     assert counted.input_tokens == asked[0].token_ids.shape[0]
     assert [block.type for block in first.content] == ["thinking", "text", "tool_use", "tool_use"]
+    assert first.content[0].signature, "clients leave out reasoning without one"
     assert first.stop_reason == "tool_use"
     assert first.content[2].input == {"name": "kai", "field": "pet"}
     results = [
@@ -200,9 +204,25 @@ async def test_clients_from_npm_do_the_same(
     assert told.split() == ["chat", "responses", "messages"]
 
 
-async def _run(*command: str, cwd: Path) -> str:
+@pytest.mark.skipif(not LITELLM, reason="MILEPOST_CLIENTS_PYTHON is not set: no litellm")
+async def test_litellm_speaks_both_forms_and_streams(scene: Scene, tokenizer: Tokenizer) -> None:
+    """Many harnesses stand on it: it puts fields of its own into messages, and takes vendors' words
+    apart and together again."""
+    saying(scene, tokenizer, SAID[0], SAID[1], SAID[0], SAID[1])
+    addresses = [await opened(scene) for _ in range(2)]
+    # It would ask the network for prices while it is imported.
+    environment = {**os.environ, "LITELLM_LOCAL_MODEL_COST_MAP": "True"}
+    told = await _run(
+        LITELLM, "-P", str(SCRIPT), *addresses, cwd=SCRIPT.parent, environment=environment
+    )
+    assert told.split() == ["chat", "messages"]
+
+
+async def _run(*command: str, cwd: Path, environment: dict[str, str] | None = None) -> str:
     pipe = asyncio.subprocess.PIPE
-    process = await asyncio.create_subprocess_exec(*command, cwd=cwd, stdout=pipe, stderr=pipe)
+    process = await asyncio.create_subprocess_exec(
+        *command, cwd=cwd, stdout=pipe, stderr=pipe, env=environment
+    )
     out, complaints = await process.communicate()
     assert process.returncode == 0, complaints.decode()
     return out.decode()

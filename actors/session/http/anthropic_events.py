@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
@@ -17,11 +17,16 @@ if TYPE_CHECKING:
     from milepost.messages.shared import ChatMessage, Usage
 
 
+SIGNATURE: Final = "unsigned"
+"""Of reasoning. Clients (litellm) leave out what has none when they send a reply back, and then it
+is not the reply that was sampled. It is not looked at."""
+
+
 def blocks_of(message: ChatMessage) -> list[dict[str, Any]]:
     """Thinking, text and calls of a reply, in this order."""
     blocks: list[dict[str, Any]] = []
     if reasoning := message.get("reasoning_content"):
-        blocks.append({"type": "thinking", "thinking": reasoning, "signature": ""})
+        blocks.append({"type": "thinking", "thinking": reasoning, "signature": SIGNATURE})
     calls = message.get("tool_calls", ())
     if message["content"] or not (blocks or calls):
         blocks.append({"type": "text", "text": message["content"]})
@@ -132,6 +137,8 @@ class MessageEvents:
     def _stop(self) -> list[bytes]:
         if not self._open:
             return []
+        signed = {"type": "signature_delta", "signature": SIGNATURE}
+        last = [self._delta(signed)] if self._open == "thinking" else []
         self._open = ""
         told = {"type": "content_block_stop", "index": self._index}
-        return [event(told, "content_block_stop")]
+        return [*last, event(told, "content_block_stop")]
