@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
+from sim.exams import Offers
 from sim.rows import PROBE_ROW, ids, logprobs, probe_of, probe_turn, turn_logprobs, weights_of
 from sim.standins import Scripted
 
@@ -204,6 +205,7 @@ class Trainer(Scripted):
     """Every so many versions come with a turn for a session; 0: none."""
     staleness_max: int | None = None
     """Groups with a larger S_old, by the published version known here, are refused at the door."""
+    offers: Offers = field(default_factory=Offers)
     _asked: int = -1
     """Newest step asked for."""
     _training: Batch | None = None
@@ -219,10 +221,16 @@ class Trainer(Scripted):
     def start(self, now_s: float) -> list[Effect]:
         effects = self._publish() if self.rank == 0 and self.has_publisher else []
         if self.version == self.steps:
-            return effects + self._finished()
+            if self.offers.to:
+                # The checkpoint of the end is written once more, and offered by this life.
+                self._save_and_offer(final=True)
+            return effects + self.offers.go_on() + self._finished()
         return effects + self._ask(self.version) + self._go_on(now_s)
 
     def handle(self, event: Event, now_s: float) -> list[Effect]:
+        offered = self.offers.handle(event, now_s)
+        if offered is not None:
+            return offered + self._go_on(now_s)
         effects: list[Effect] = []
         match event:
             case Received(_, VersionPublished() as message):
@@ -288,7 +296,9 @@ class Trainer(Scripted):
             self._waits_for_version = False
         if self._waits_for_version:
             return []
-        effects: list[Effect] = []
+        effects: list[Effect] = self.offers.go_on() if self._training is None else []
+        if self.offers.stands_still:
+            return effects
         if self._training is None and self._next is not None:
             batch, self._next = self._next, None
             if stale := self._stale(batch):
@@ -335,11 +345,14 @@ class Trainer(Scripted):
             effects += self._publish()
         every = self.checkpoint_every
         if is_last or (every and self.version % every == 0):
-            names, before = self.trained.names, self.trained.num_before
-            self.save(Checkpoint(self.version, names, before))
+            self._save_and_offer(final=is_last)
             saved = CheckpointSaved(step=self.version, folder="")
             effects += [Tell("buffer", saved), Tell("rollout", saved)]
         return effects + (self._finished() if is_last else [])
+
+    def _save_and_offer(self, *, final: bool) -> None:
+        self.save(Checkpoint(self.version, self.trained.names, self.trained.num_before))
+        self.offers.saved(self.version, final=final)
 
     def _finished(self) -> list[Effect]:
         return [] if self.rank else [Tell("supervisor", WorkFinished(actor=self.name))]

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 import pytest
-from sim import naive
+from sim import naive, naive_exams
 from sim.faults import Faults
 from sim.runs import run_seed
 from sim.world import Variant
@@ -27,6 +27,7 @@ RESUMES_SLOWLY = Faults(resume=0.01, resumes=2, step_s=20.0)
 IMPATIENT = Faults(impatience=1.0, delay=0.3, delay_s=0.5)
 FULL_LINKS = Faults(slow=0.05, slow_s=3.0, slows=12, full_max=2, refused_s=0.0)
 SLOW_TRAINER = Faults(step_s=20.0)
+QUICK_TRAINER = Faults(step_s=0.05)
 
 
 @dataclass(frozen=True)
@@ -92,6 +93,18 @@ CANARIES = {
     ),
     "evaluation engines that follow while a version is measured": Canary(
         Variant(fleet=naive.FollowsWhileItIsMeasured), CALM, "is measured|no score|num_mixed"
+    ),
+    "an exam told of another checkpoint than it looked at": Canary(
+        Variant(evaluator=partial(naive_exams.examining, naive_exams.NamesTheNewest)),
+        CALM,
+        "is told of",
+        first=135,
+    ),
+    "a trainer that never waits for a checkpoint to be taken": Canary(
+        Variant(evaluator=partial(naive_exams.examining, naive_exams.NeverMakesWait)),
+        QUICK_TRAINER,
+        "nobody knows of them|taken away",
+        first=539,
     ),
     "a turn trained that came after the reward": Canary(
         Variant(cuts_unseen=False), IMPATIENT, "the reward saw"

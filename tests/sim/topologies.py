@@ -36,6 +36,7 @@ def topology(
     every_versions: int = 0,
     fleet: int = 0,
     overflow: Literal["backpressure", "skip"] = "backpressure",
+    external: str = "",
     checkpoint_every: int = 1,
     publish_every: int = 1,
     minibatches: int = 1,
@@ -65,7 +66,10 @@ def topology(
             trainer=TrainerConfig(lr=1.0, ranks=ranks, publish_every_steps=publish_every),
             publisher=PublisherConfig(canary_turn_every=turn_every) if publisher else None,
             evaluator=EvaluatorConfig(
-                deadline_s=2000.0, every_versions=every_versions, overflow=overflow
+                deadline_s=2000.0,
+                every_versions=every_versions,
+                overflow=overflow,
+                external=external,
             )
             if evaluator
             else None,
@@ -145,11 +149,18 @@ def _fleet(random: Random) -> dict[str, Any]:
     """Engines of the evaluator's own. Drawn apart: other shapes stay what their seeds say."""
     random.seed(f"fleet/{random.random()}")
     if random.random() < 0.5:
-        return {}
+        return _external(random)
     return {
         "fleet": random.choice((1, 2)),
         "overflow": random.choice(("backpressure", "skip")),
     }
+
+
+def _external(random: Random) -> dict[str, Any]:
+    """A class of the user's measures checkpoints. Drawn last: all other shapes stay."""
+    if random.random() < 0.7:
+        return {}
+    return {"external": "sim:Exam", "overflow": random.choice(("backpressure", "skip"))}
 
 
 def _over_sampling(random: Random, *, sync: bool, paced: bool) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from sim.learners import Engine, Trainer
@@ -64,6 +65,10 @@ class Watch:
         self._pinned: int | None = None
         self.skipped: dict[int, str] = {}
         """Versions that were due and got no score, with the reason."""
+        self._scored: set[int] = set()
+        """By this life of the evaluator."""
+        self._saved: list[int] | None = []
+        """Checkpoints; None when the evaluator has died, and with it what it was measuring."""
 
     def begin(self, network: Network, resume_version: int | None) -> None:
         """The run starts, or goes on from a checkpoint: what came after that is void."""
@@ -72,13 +77,20 @@ class Watch:
         self.trained = {at: groups for at, groups in self.trained.items() if at < version}
         self._parts = {}
         self._holding = self._pinned = None
+        self._scored.clear()
+        self._saved = [] if resume_version is None else None
         self.published.clear()
 
     def died(self, name: str) -> None:
         """One actor is gone."""
+        if name == "evaluator":
+            self._scored.clear()
+            self._saved = None
 
     def saved(self, version: int) -> None:
         """A checkpoint exists."""
+        if self._saved is not None:
+            self._saved.append(version)
 
     # ---- as it happens -------------------------------------------------------------------
 
@@ -111,9 +123,12 @@ class Watch:
                 self.events[message.kind] += 1
                 assert message.kind != "canary", f"the canary is red: {message.text}"
                 if message.kind == "evaluation":
+                    self._check_score(message.values)
                     self.evaluations.append(message.values)
                 elif message.kind == "evaluation_skipped":
-                    self.skipped[message.values["version"]] = message.values["reason"]
+                    reason = message.values["reason"]
+                    assert reason != "checkpoint_missing", f"its files were taken away: {message}"
+                    self.skipped[message.values["version"]] = reason
             case WriteMarks(_, (Handed() as mark,)):
                 self._check_paced(mark.version)
             case Reply(_, Batch() as message):
@@ -122,6 +137,15 @@ class Watch:
                 self.dropped.add(message.group_id)
             case _:
                 pass
+
+    def _check_score(self, score: dict[str, Any]) -> None:
+        """Of a class of the user's: it looked at the files of this very version, and once."""
+        if not score["external"]:
+            return
+        looked_at = score["external"]["version"]
+        assert looked_at == score["version"], f"a score of {looked_at} is told of {score}"
+        assert score["version"] not in self._scored, f"scored twice: {score}"
+        self._scored.add(score["version"])
 
     def _check_published(self, message: VersionPublished) -> None:
         if self.published and self.published[-1] == message.version:
@@ -269,8 +293,17 @@ class Watch:
                 score = evaluation.get(mode)
                 assert score is None or score["num_mixed"] == 0, evaluation
         evaluator = self.topology.actors.evaluator
+        if evaluator is not None and evaluator.external and self._saved is not None:
+            self._check_due(self._saved, evaluator.every_versions)
         if evaluator is not None and evaluator.at_end:
             self._check_end(problems.get("evaluator", ""))
+
+    def _check_due(self, saved: list[int], every: int) -> None:
+        """Every checkpoint that was due, and the starting one, has a score or a reason."""
+        pairs = pairwise([0, *saved])
+        due = {0, *(now for before, now in pairs if every and now // every > before // every)}
+        lost = due - {each["version"] for each in self.evaluations} - self.skipped.keys()
+        assert not lost, f"checkpoints {sorted(lost)} were due, and nobody knows of them"
 
     def _check_end(self, problem: str) -> None:
         """The last version has its score, or the run says by name that it has none."""

@@ -9,7 +9,8 @@ from functools import partial
 from random import Random
 
 from sim.choosers import Chooser
-from sim.faults import NO_FAULTS, Faults
+from sim.exams import Exams, Offers, Slow, has_exams
+from sim.faults import NO_FAULTS, Faults, mortal_kinds
 from sim.guests import GuestsDoor
 from sim.learners import Checkpoint, Engine, Trainer
 from sim.network import Network
@@ -124,6 +125,7 @@ class World:
     disk: Disk = field(default_factory=Disk)
     network: Network = field(init=False)
     watch: Watch = field(init=False)
+    exams: Exams = field(init=False)
     _supervisor: Supervisor = field(init=False)
     _needed: set[str] = field(init=False)
     """Actors that must have finished."""
@@ -141,6 +143,7 @@ class World:
         self._delays_left = self.faults.delays if self.faults.delay else 0
         self._resumes_left = self.faults.resumes
         self.watch = Watch(self.topology)
+        self.exams = Exams(Random(f"{self.seed}/exams"), self.faults.failures)
         self._needed = {"trainer-0", *self.topology.names("evaluator")}
         self._begin(resume_version=None)
 
@@ -173,8 +176,7 @@ class World:
             settings = PublisherSettings.of(topology)
             network.add("publisher", lambda _: self._publisher(settings))
         if topology.actors.evaluator:
-            add = partial(self._evaluator, resume_version)
-            network.add("evaluator", add, lambda _: None)
+            network.add("evaluator", partial(self._evaluator, resume_version), self.exams.perform)
         for name in topology.names("agent"):
             network.add(name, partial(self._agent, name))
         for name in topology.names("guests"):
@@ -188,7 +190,9 @@ class World:
 
     def _evaluator(self, resume_version: int | None, incarnation: int) -> Core:
         settings = EvaluatorSettings.of(self.topology, resume_version, incarnation)
-        return self.variant.evaluator(settings, PROMPTS[:3])
+        evaluator = self.variant.evaluator(settings, PROMPTS[:3])
+        random = self._random("exam", incarnation)
+        return Slow(evaluator, random) if settings.external else evaluator
 
     def _session(self, name: str, incarnation: int) -> Session:
         del incarnation
@@ -284,6 +288,7 @@ class World:
             step_s=self.faults.step_s,
             turn_every=turn_every_of(topology),
             staleness_max=self._door_limit(),
+            offers=Offers("evaluator" if has_exams(topology) and rank == 0 else ""),
         )
         if saved is not None:
             trainer.version = saved.version
@@ -300,7 +305,7 @@ class World:
         return None if corrects or trainer.ranks > 1 else buffer.max_weight_staleness
 
     def _save(self, checkpoint: Checkpoint) -> None:
-        self.disk.checkpoint = checkpoint
+        self.disk.checkpoint, self.exams.folder = checkpoint, str(checkpoint.version)
         self.watch.saved(checkpoint.version)
 
     # ---- running -------------------------------------------------------------------------
@@ -357,11 +362,11 @@ class World:
             names = sorted(network.actors)
             network.deaf[names[chooser.pick(len(names))]] = network.now_s + faults.slow_s
         if self._deaths_left and chooser.chance(faults.death):
+            kinds = mortal_kinds(faults, self.topology)
             mortals = [
                 name
-                for name in network.actors
-                if name.partition("-")[0].removeprefix("evaluation_") in self._mortal()
-                and network.actors[name].core is not None
+                for name, actor in network.actors.items()
+                if name.partition("-")[0].removeprefix("evaluation_") in kinds and actor.core
             ]
             if mortals:
                 self._deaths_left -= 1
@@ -369,13 +374,6 @@ class World:
         if self._resumes_left and chooser.chance(faults.resume):
             self._resumes_left -= 1
             self.resume()
-
-    def _mortal(self) -> tuple[str, ...]:
-        """A buffer without a journal is never started again within a run: its settings refuse."""
-        buffer = self.topology.actors.buffer
-        assert buffer is not None
-        kinds = self.faults.mortal
-        return kinds if buffer.journal else tuple(kind for kind in kinds if kind != "buffer")
 
     def resume(self) -> None:
         """Every process is killed at once, and the run goes on from its last checkpoint."""
