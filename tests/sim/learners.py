@@ -65,6 +65,8 @@ class Engine(Scripted):
     random: Random
     lies: bool = False
     """True: confirms a version that it does not serve."""
+    is_broken: bool = False
+    """Takes no further version, and says so."""
     keeps_caches: bool = False
     """True: samples over keys and values of the first version that it had."""
     _first: int | None = None
@@ -147,7 +149,7 @@ class Engine(Scripted):
                 return EpochAnswer(version=message.version, ok=True)
             case ActivateEpoch():
                 values = self.staged.get(message.version, {})
-                if list(values.values()) != [message.version] * 2:
+                if self.is_broken or list(values.values()) != [message.version] * 2:
                     return EpochAnswer(version=message.version, ok=False, reason="not whole")
                 if not self.lies:
                     self.version = message.version

@@ -1,6 +1,6 @@
 """The last version's score in whole runs: an engine that comes to itself, and one that never does.
 
-Both begin well: version 0 is measured before the engine stops serving what it is told.
+Both begin well: version 0 is measured before the engine stops taking what it is told to serve.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from sim.topologies import topology
 from sim.world import World
 
 
-def lying_after_its_first_score() -> tuple[World, Engine]:
+def broken_after_its_first_score() -> tuple[World, Engine]:
     world = World(topology(steps=2, evaluator=True, fleet=1), Seeded(1), seed=1)
     while not world.watch.evaluations:
         assert world.advance()
     engine = world.network.actors["evaluation_engine-0"].core
     assert isinstance(engine, Engine)
-    engine.lies = True
+    engine.is_broken = True
     return world, engine
 
 
@@ -28,9 +28,9 @@ def problem_of(world: World) -> str:
     return supervisor.problems.get("evaluator", "")
 
 
-def test_engines_that_never_serve_the_last_version_make_the_run_name_the_missing_score() -> None:
+def test_engines_that_never_take_the_last_version_make_the_run_name_the_missing_score() -> None:
     """It trains to its end and saves; only `done` is not the word for it."""
-    world, _ = lying_after_its_first_score()
+    world, _ = broken_after_its_first_score()
     world.run()
     assert "version 2, the last one, has no score: unhealthy" in problem_of(world)
     assert world.watch.events["evaluation_owed"] > 1
@@ -40,10 +40,10 @@ def test_engines_that_never_serve_the_last_version_make_the_run_name_the_missing
 
 def test_engines_that_come_to_themselves_still_measure_the_last_version() -> None:
     """The first try for it has failed by then."""
-    world, engine = lying_after_its_first_score()
+    world, engine = broken_after_its_first_score()
     while not world.watch.events["evaluation_owed"]:
         assert world.advance()
-    engine.lies = False
+    engine.is_broken = False
     world.run()
     assert problem_of(world) == ""
     assert [each["version"] for each in world.watch.evaluations] == [0, 2]
