@@ -58,6 +58,11 @@ class RoutesShape:
         return ""
 
 
+def routes_start(num_tokens: int) -> int:
+    """First token without routes in a row this long: its last one, which went through no pass."""
+    return max(0, num_tokens - 1)
+
+
 def routes_hashes(routes: Bulk, ends: Sequence[int]) -> Iterator[str]:
     """xxh3-128 hex of the routes that each turn added to its row.
 

@@ -219,6 +219,7 @@ class _Auditor:
             version=told.step if told else VERSIONS_MAX,
             digests=told.digests if told else {},
             keeps_caches=model.keeps_caches,
+            routes=model.routes,
         )
 
     def _strangers(self) -> None:

@@ -20,6 +20,7 @@ from msgspec import Struct
 
 from milepost.actors.bulk_hooks import decode_bulk, encode_bulk
 from milepost.actors.journal import HEADER, frame
+from milepost.actors.routes import RoutesShape
 from milepost.actors.seal import seal_of
 from milepost.messages.bulk import Bulk
 from milepost.messages.shared import Finite, NonNegative, Positive, Status
@@ -90,6 +91,8 @@ class Model(Struct, frozen=True, kw_only=True):
     tokenizer_hash: str
     template_hash: str
     keeps_caches: bool
+    """As in `DoorRules`."""
+    routes: RoutesShape | None = None
     """As in `DoorRules`."""
 
 

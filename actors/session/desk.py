@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from milepost.actors.effects import Effect, Tell, Wake
+from milepost.actors.routes import routes_start
 from milepost.actors.session.assembly import RowRules
 from milepost.actors.session.generation import RoutesExpected
-from milepost.actors.session.row import routes_start
 from milepost.actors.session.state import Counters, Session
 from milepost.actors.session.work import SpareTime
 from milepost.messages.buffer import TokensAccounted

@@ -14,6 +14,7 @@ import numpy as np
 import xxhash
 from msgspec.structs import replace
 
+from milepost.actors.routes import routes_start
 from milepost.messages.shared import FinishReason, VersionSpan, WeightsUsed
 from milepost.messages.trajectory import Provenance, TurnBoundary
 
@@ -50,11 +51,6 @@ class SampledReply:
     """[tokens, layers, experts per token] of what went through the model for this reply and has no
     routes yet: the last token of what it continues, the prompt, the reply but for its last token.
     None when routes are not replayed."""
-
-
-def routes_start(base_length: int) -> int:
-    """First token without routes of a row this long: its last one, that went through no pass."""
-    return max(0, base_length - 1)
 
 
 class TokenRow:

@@ -14,21 +14,24 @@ from milepost.actors.archive.layout import Refused, Trained, TrainedBody, key_of
 from milepost.actors.arrays import to_bulk
 from milepost.actors.trainer.door import SEAL, faults, trained_versions
 from milepost.actors.trainer.losses.advantages import member_advantage
+from milepost.actors.trainer.works import DoorRules
 from milepost.messages.bulk import Bulk
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
     from numpy.typing import NDArray
 
     from milepost.actors.archive.writer import Said
-    from milepost.actors.trainer.works import BatchVerdict, DoorRules, StepOutcome
+    from milepost.actors.trainer.works import BatchVerdict, StepOutcome
     from milepost.configs.run import AlgorithmConfig
     from milepost.messages.buffer import Batch
     from milepost.messages.trajectory import Trajectory
 
 PASSED: Final = "passed"
 NOT_CHECKED: Final = "not checked"
+NOT_APPLICABLE: Final = "not applicable"
+"""There is nothing that could be checked: routes of a dense model."""
 ORDER_BYTES: Final = 1024
 """What an order keeps in memory of each row besides arrays."""
 NOTHING: Final = Bulk("uint8", (0,), b"")
@@ -40,12 +43,12 @@ class TrainerArchivist:
 
     hand: ArchiveHand
     algorithm: AlgorithmConfig
-    _digests: dict[int, Mapping[int, str]] = field(default_factory=dict)
-    """Step of a checked batch -> weights that the door knew to have been made."""
+    _rules: dict[int, DoorRules] = field(default_factory=dict)
+    """Step of a checked batch -> what the door held it against."""
 
     def checked(self, batch: Batch, rules: DoorRules, verdict: BatchVerdict) -> None:
         """The door has looked at a batch: what it refuses is named row by row."""
-        self._digests[batch.step] = rules.digests
+        self._rules[batch.step] = rules
         groups = {refusal.group_id for refusal in verdict.refusals}
         rows = [row for row in batch.trajectories if row.group_id in groups]
         if rows:
@@ -56,15 +59,13 @@ class TrainerArchivist:
         self, batch: Batch, outcome: StepOutcome, logprobs: Sequence[Sequence[NDArray[Any]]]
     ) -> None:
         """A batch was trained; one that was not, for a number that is not finite, is not named."""
-        digests = self._digests.pop(batch.step, {})
+        rules = self._rules.pop(batch.step)
         if outcome.tripped:
             return
         thin = msgspec.structs.replace(batch, trajectories=tuple(map(_thin, batch.trajectories)))
         size = sum(each.nbytes for rows in logprobs for each in rows)
         size += sum(map(_num_bytes, thin.trajectories))
-        self._put(
-            thin.trajectories, size, lambda _: trained(thin, logprobs, self.algorithm, digests)
-        )
+        self._put(thin.trajectories, size, lambda _: trained(thin, logprobs, self.algorithm, rules))
 
     def _put(
         self, rows: Sequence[Trajectory], num_bytes: int, make: Callable[[Known], Iterator[Said]]
@@ -91,7 +92,7 @@ def _num_bytes(row: Trajectory) -> int:
 def refused(step: int, rows: Sequence[Trajectory], rules: DoorRules) -> Iterator[Said]:
     """Every row of the groups that were refused, with all its faults by contract."""
     for row in rows:
-        contracts = passed(sft=rules.sft)
+        contracts = passed(rules)
         for fault in faults(row, rules):
             name, _, what = fault.partition(": ")
             contract = name.partition(" ")[0]
@@ -111,15 +112,15 @@ def trained(
     batch: Batch,
     logprobs: Sequence[Sequence[NDArray[Any]]],
     algorithm: AlgorithmConfig,
-    digests: Mapping[int, str],
+    rules: DoorRules,
 ) -> Iterator[Said]:
     """Every row of a batch with its advantage and what was computed of it."""
     places = [count() for _ in batch.minibatch_loss_tokens]
-    sft = algorithm.estimator == "sft"
+    digests = rules.digests
     for row, minibatch in zip(batch.trajectories, batch.minibatch_of, strict=True):
         place = next(places[minibatch])
         advantage = 0.0
-        if not sft:
+        if not rules.sft:
             advantage = member_advantage(
                 row.reward,
                 row.group_rewards,
@@ -138,12 +139,15 @@ def trained(
             digests={
                 span.version: digests[span.version] for span in row.spans if span.version in digests
             },
-            contracts=passed(sft=sft),
+            contracts=passed(rules),
         )
         yield head, TrainedBody(logprobs=to_bulk(logprobs[minibatch][place], "float32"))
 
 
-def passed(*, sft: bool) -> dict[str, str]:
-    """Verdicts of a row that was let in. Routes (C2) are replayed by no trainer yet."""
-    sampled = NOT_CHECKED if sft else PASSED
-    return {"C1": PASSED, "C2": NOT_CHECKED, "C3": sampled, "C4": sampled, SEAL: PASSED}
+def passed(rules: DoorRules) -> dict[str, str]:
+    """Verdicts of a row that was let in."""
+    sampled = NOT_CHECKED if rules.sft else PASSED
+    routes = PASSED if rules.routes is not None else NOT_CHECKED
+    if rules.model.routes is None:
+        routes = NOT_APPLICABLE
+    return {"C1": PASSED, "C2": routes, "C3": sampled, "C4": sampled, SEAL: PASSED}

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from milepost.actors.arrays import from_bulk
 from milepost.actors.seal import seal_of
 from milepost.actors.trainer.lineage import VERSIONS, weights_faults
+from milepost.actors.trainer.routes import route_faults
 from milepost.actors.trainer.works import BatchVerdict, DoorRules, Refusal
 from milepost.messages.buffer import Batch
 from milepost.messages.bulk import Bulk
@@ -93,6 +94,7 @@ def faults(trajectory: Trajectory, rules: DoorRules) -> Iterator[str]:
         yield from _logprob_faults(trajectory, arrays)
         yield from _version_faults(trajectory, arrays, rules)
         yield from weights_faults(trajectory, rules)
+        yield from route_faults(trajectory, rules.routes)
     yield from _row_faults(trajectory, arrays)
     sealed = trajectory.certificate.seal
     if (found := seal_of(trajectory)) != sealed:

@@ -141,6 +141,7 @@ class Intake:
             version=self.step,
             digests=dict(self.made.digests),
             keeps_caches=self.plan.keeps_caches,
+            routes=self.model.routes if self.plan.replays_routes else None,
         )
         return [CheckBatch("check", batch, rules)]
 

@@ -40,6 +40,8 @@ class TrainerPlan:
     """Longest wait for a published version where nothing can go on without it."""
     offers_to: str = ""
     """Who measures checkpoints, and lets training go on when it has taken one; empty: nobody."""
+    replays_routes: bool = False
+    """Every row brings the experts that computed it, and goes through these."""
     offer_s: float = 0.0
     """An offer without an answer for longer is repeated."""
 
@@ -86,6 +88,7 @@ class TrainerPlan:
             checkpoint_every_steps=topology.run.checkpoint_every_steps,
             staleness_max=buffer.max_weight_staleness,
             keeps_caches=publisher is not None and publisher.pause == "in_place",
+            replays_routes=topology.algorithm.replay_routes,
             refuses_stale=policy == "drop" or (policy == "pace" and buffer.late != "correct"),
             batches_without_spread_max=topology.guard.batches_without_spread_max,
             logprob_difference_max=topology.guard.logprob_difference_max,

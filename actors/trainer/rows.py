@@ -31,6 +31,8 @@ class Row:
     temperature: float = 1.0
     trajectory_loss_tokens: int = 0
     """Tokens with loss in all rows of its trajectory; 0 when it is the only one."""
+    routes: NDArray[Any] | None = None
+    """uint8 or int16 [T - 1, mixture layers, experts per token], when routes are replayed."""
 
 
 def read_row(trajectory: Trajectory, algorithm: AlgorithmConfig) -> Row:
@@ -56,7 +58,13 @@ def read_row(trajectory: Trajectory, algorithm: AlgorithmConfig) -> Row:
         advantage=advantage,
         temperature=trajectory.certificate.sampling.temperature,
         trajectory_loss_tokens=trajectory.trajectory_loss_tokens,
+        routes=_routes(trajectory) if algorithm.replay_routes else None,
     )
+
+
+def _routes(trajectory: Trajectory) -> NDArray[Any]:
+    assert trajectory.routes is not None, f"{trajectory.trajectory_id} passed without routes"
+    return from_bulk(trajectory.routes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

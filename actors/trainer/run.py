@@ -169,6 +169,7 @@ def _open_archive(context: ActorContext, workshop: Workshop) -> TrainerArchivist
         tokenizer_hash=facts.tokenizer_hash,
         template_hash=facts.template_hash,
         keeps_caches=TrainerPlan.of(context.topology).keeps_caches,
+        routes=facts.routes if context.topology.algorithm.replay_routes else None,
     )
     author = Author.of(context.spec, model)
     topology = context.topology

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from milepost.actors.effects import Work
+from milepost.actors.routes import RoutesShape
 from milepost.messages.buffer import Batch
 from milepost.messages.bulk import Bulk
 from milepost.messages.publisher import BucketReady, VersionReady
@@ -21,6 +22,8 @@ class ModelFacts:
     """xxh3-128 hex of tokenizer.json."""
     template_hash: str
     """xxh3-128 hex of the chat template, `milepost.actors.session.text.sources`."""
+    routes: RoutesShape | None = None
+    """What routes of the model look like; None: it is dense."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +38,8 @@ class DoorRules:
     """xxh3-128 hex of the weights of each version that this process knows to have been made."""
     keeps_caches: bool
     """Replies may go on over keys and values of older versions, from their own first one on."""
+    routes: RoutesShape | None = None
+    """What every row must bring; None: routes are not replayed."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -144,6 +144,12 @@ _TRAIN: Final = (
         "nats",
         "the same over tokens of the very version that is trained (C3): numerics alone",
     ),
+    Metric(
+        "train/route_mismatch_ratio",
+        "1",
+        "share of (token, mixture layer) pairs whose replayed experts the trainer would not have "
+        "chosen (C2)",
+    ),
     Metric("train/same_version_ratio", "1", "share of tokens sampled by that version"),
     Metric("train/train_rollout_kl", "nats", "KL(engine || trainer), k3 estimate"),
     Metric("train/staleness/mean", "versions", "age of a token when it is trained, mean"),

@@ -1,6 +1,6 @@
 """The four contracts as four lamps. A lamp is green only when something was measured and held.
 
-    grey    nothing was measured
+    grey    nothing was measured, or nothing could be
     green   everything that was measured held
     yellow  it holds now and did not always; or groups are refused for their age; or a setting
             lets older ones be trained, or sets no limit
@@ -28,6 +28,7 @@ COVERAGE: Final = "rollout/weight_version/sample_coverage"
 S_OLD_MAX: Final = "rollout/staleness/s_old_max"
 MIXED: Final = "rollout/weight_version/mixed_version_ratio"
 SAME_VERSION: Final = "train/train_rollout_logprob_abs_diff_same_version"
+ROUTE_MISMATCH: Final = "train/route_mismatch_ratio"
 ANY_VERSION: Final = "train/train_rollout_logprob_abs_diff"
 PROBE: Final = "perf/canary_logprob_difference"
 _MISMATCH: Final = re.compile(r"rollout/tito_session_mismatch_rate/v[12]/(\w+)")
@@ -57,6 +58,8 @@ class Lamp(Struct, frozen=True, kw_only=True):
     """The number that the colour stands on."""
     note: str = ""
     """What else is known."""
+    needed: bool = True
+    """False: there is nothing that could be measured, and nothing that could be broken."""
 
 
 @dataclass(slots=True)
@@ -122,7 +125,7 @@ def lamps(
     door = _Door(refusals, step, groups_trained)
     return (
         _tokens(door, metrics),
-        _routes(door),
+        _routes(door, metrics, about),
         _logprobs(door, metrics, about, guard),
         _versions(door, metrics, about),
     )
@@ -160,15 +163,23 @@ def _tokens(door: _Door, metrics: Mapping[str, float]) -> Lamp:
     return Lamp(name="C1", title="same tokens", colour=colour, figure=figure, note=note)
 
 
-def _routes(door: _Door) -> Lamp:
-    colour = door.colour("C2", measured=False)
-    measured = colour is not Colour.GREY
+def _routes(door: _Door, metrics: Mapping[str, float], about: About) -> Lamp:
+    """Hashed again at the door and replayed; dense models have none."""
+    mismatch = metrics.get(ROUTE_MISMATCH)
+    colour = door.colour("C2", measured=mismatch is not None)
+    needed = True
+    if colour is Colour.GREY:
+        needed = about.routes != "dense"
+        figure = "not measured" if needed else "not needed"
+        note = "routes are not replayed" if needed else "a dense model has no routes"
+        note = "no batch is trained yet" if about.routes == "replayed" else note
+    else:
+        figure = f"{door.groups:,} groups, {door.refused('C2')}" if door.groups else "replayed"
+        note = door.refusals.last_reason.get("C2", "")
+        if mismatch is not None and not note:
+            note = f"{mismatch:.1%} of choices would have been others"
     return Lamp(
-        name="C2",
-        title="same routes",
-        colour=colour,
-        figure=door.refused("C2") if measured else "not measured",
-        note=door.refusals.last_reason["C2"] if measured else "routes are not replayed",
+        name="C2", title="same routes", colour=colour, figure=figure, note=note, needed=needed
     )
 
 

@@ -69,7 +69,10 @@ def status_line(model: Model) -> str:
     head = f"{clock(model.wall_s)}  {model.phase} {seconds(model.elapsed_s)}"
     words = [head, f"step {model.step}/{model.about.steps}", *results(model.progress)]
     words += [*speed(model.progress), *freshness(model.progress)]
-    words += [f"{lamp.name} {VERDICTS[lamp.colour]}" for lamp in model.lamps]
+    words += [
+        f"{lamp.name} {VERDICTS[lamp.colour] if lamp.needed else 'not needed'}"
+        for lamp in model.lamps
+    ]
     account = model.account
     if account is not None:
         words.append(f"balance {account.balance:+}" if account.balance else "balanced")

@@ -10,13 +10,15 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import orjson
 
+from milepost.actors.engine.embedded.shape import read_shape
 from milepost.configs.actors import BufferConfig, PublisherConfig
 from milepost.configs.load import load_topology
 from milepost.configs.run import Mode
+from milepost.configs.topology import Topology
 from milepost.launch.monitor.updates import About, Ended, Logged, Recorded
 from milepost.supervisor.cleanup.unfinished import EVENTS, METRICS, OPEN_STEP, RUN_FILE, SUMMARY
 from milepost.supervisor.logs import last_lines, log_path
@@ -68,6 +70,18 @@ def _object(text: bytes) -> dict[str, Any] | None:
     return found if isinstance(found, dict) else None
 
 
+def _routes(topology: Topology) -> Literal["", "replayed", "not replayed", "dense"]:
+    if topology.algorithm.replay_routes:
+        return "replayed"
+    if topology.model is None:
+        return ""
+    try:
+        shape = read_shape(Path(topology.model.path).expanduser())
+    except (OSError, ValueError, KeyError):
+        return ""  # the folder of a run may be looked at where its model is not
+    return "dense" if shape.routes is None else "not replayed"
+
+
 @dataclass(slots=True)
 class Records:
     """Everything that the folder of one run tells."""
@@ -104,6 +118,7 @@ class Records:
             stale_is_corrected=buffer.staleness_policy == "correct"
             or (buffer.staleness_policy == "pace" and buffer.late == "correct"),
             difference_max=publisher.canary_difference_max if publisher.canary else 0.0,
+            routes=_routes(topology),
             guard_max=topology.guard.logprob_difference_max,
         )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from msgspec import Struct
 
@@ -27,6 +27,8 @@ class About(Struct, frozen=True, kw_only=True):
     """Groups beyond that limit are trained all the same, with a correction."""
     difference_max: float = 0.0
     """Nats; largest canary difference that the publisher lets pass."""
+    routes: Literal["", "replayed", "not replayed", "dense"] = ""
+    """What is known of the experts' routes; empty: nothing, the model cannot be read here."""
     guard_max: float = 0.0
     """Nats; mean difference at which the run stops itself; 0: it does not."""
 

@@ -22,7 +22,8 @@ CONTRACTS: Final = {
     "C4": "same version",
 }
 PASSED: Final = "passed"
-NOT_CHECKED: Final = "not checked"
+NEUTRAL: Final = ("not checked", "not applicable")
+"""Neither good nor bad: nobody looked, or there is nothing to look at."""
 
 
 class Contract(Struct, frozen=True, kw_only=True):
@@ -79,7 +80,7 @@ def contracts(training: Training | None) -> list[Contract]:
     given: dict[str, str] = dict(training.contracts) if training else {}
     rows = []
     for name, verdict in given.items():
-        kind = {PASSED: "passed", NOT_CHECKED: ""}.get(verdict, "fault")
+        kind = {PASSED: "passed", **dict.fromkeys(NEUTRAL, "")}.get(verdict, "fault")
         meaning = CONTRACTS.get(name)
         rows.append(
             Contract(name=f"{name} {meaning}" if meaning else name, verdict=verdict, kind=kind)

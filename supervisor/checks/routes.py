@@ -13,7 +13,7 @@ from milepost.supervisor.checks.check import Finding, Note, Subject
 WHERE: Final = "$.algorithm.replay_routes"
 RETURNING: Final = ("embedded", "sglang")
 """Kinds of engine that tell the experts of each token."""
-REPLAYING: tuple[str, ...] = ()
+REPLAYING: Final = ("fsdp",)
 """Kinds of trainer that take them."""
 MEBIBYTE: Final = 1 << 20
 
@@ -33,7 +33,7 @@ def routes_find_their_way(subject: Subject) -> Iterator[Finding]:
         yield Problem(what, WHERE, f"set actors.engine.kind to one of {', '.join(RETURNING)}")
     if trainer is not None and trainer.kind not in REPLAYING:
         what = f'replay_routes, and a trainer of kind "{trainer.kind}" chooses experts by itself'
-        yield Problem(what, WHERE, "leave it out")
+        yield Problem(what, WHERE, f"set actors.trainer.kind to one of {', '.join(REPLAYING)}")
 
 
 def model_has_routes(subject: Subject) -> Iterator[Finding]:

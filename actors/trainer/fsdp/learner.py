@@ -241,6 +241,7 @@ class Learner:
         for number, packed in enumerate(packs):
             self.policy.accumulate(last=number == len(packs) - 1)
             logprobs, entropy = self.policy.module(packed, self._entropy)
+            self._count_routes(sums)
             before = logprobs.detach() if old is None else old[number]
             if self._settings.keeps_logprobs:
                 self._kept[-1].append(_Kept(packed.indices, packed.counts, before))
@@ -248,6 +249,13 @@ class Learner:
             terms.loss.backward()  # type: ignore[no-untyped-call]
             sums[: len(SUMS)] += terms.sums
             torch.maximum(maxima, terms.maxima, out=maxima)
+
+    def _count_routes(self, sums: Tensor) -> None:
+        """How often the trainer would have chosen other experts than it replayed just now."""
+        if (replay := self.policy.module.replay) is not None:
+            differing, places = replay.mismatches()
+            sums[SUMS.index("routes_differing")] += differing
+            sums[SUMS.index("routes")] += places
 
     def _terms(
         self,

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from milepost.actors.trainer.fsdp.attention import NAME, packed_attention
 from milepost.actors.trainer.fsdp.packing import Packed
+from milepost.actors.trainer.fsdp.replay import RoutesReplay
 from milepost.actors.trainer.losses.logprobs import EntropyUse, token_logprobs
 
 if TYPE_CHECKING:
@@ -33,10 +34,15 @@ class PackedPolicy(nn.Module):
 
     A module of its own, so that one FSDP root holds body and head: their parameters are gathered
     together and the head runs inside the same forward, only where there is a loss.
+
+    Args:
+        lm: the policy.
+        replay: of the same model; None: routers choose for themselves.
     """
 
-    def __init__(self, lm: PreTrainedModel) -> None:
+    def __init__(self, lm: PreTrainedModel, replay: RoutesReplay | None = None) -> None:
         super().__init__()
+        self.replay = replay
         # Hugging Face leaves half of its methods without annotations.
         self.lm: Any = lm
         self.config: Any = lm.config.get_text_config()
@@ -49,6 +55,8 @@ class PackedPolicy(nn.Module):
 
         With `every_token`, log-probs of all tokens in their places instead: float32 [N, V].
         """
+        if self.replay is not None:
+            self.replay.begin(packed.routes)
         states = self.lm.base_model(
             input_ids=packed.input_ids,
             position_ids=packed.position_ids,

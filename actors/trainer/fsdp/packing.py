@@ -4,15 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from milepost.actors.trainer.fsdp.attention import Layout, make_layout
 from milepost.actors.trainer.losses.aggregate import Aggregation, token_weights
 from milepost.actors.trainer.losses.metrics import LossTokens
 from milepost.actors.trainer.rows import Minibatch, Row
+
+
+@dataclass(frozen=True, slots=True)
+class PackedRoutes:
+    """Experts of T packed tokens. On the device."""
+
+    chosen: Tensor
+    """uint8 or int16 [T, mixture layers, experts per token]; 0 for the last token of each row."""
+    known: Tensor
+    """bool [T], False for the last token of each row: the engine never computed it, no other sees
+    it, and it has no loss."""
+    num_known: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +50,8 @@ class Packed:
     """Of its rows in their minibatch."""
     counts: tuple[int, ...] = ()
     """Loss tokens of each."""
+    routes: PackedRoutes | None = None
+    """To be replayed; None: routers choose."""
 
 
 def plan_microbatches(lengths: Sequence[int], tokens_max: int) -> list[list[int]]:
@@ -115,6 +131,31 @@ def pack(rows: Sequence[Row], weights: Tensor, device: torch.device) -> Packed:
         ),
         num_tokens=len(ids),
         counts=tuple(counts),
+        routes=_pack_routes([row.routes for row in rows], device),
+    )
+
+
+def _pack_routes(
+    routes: Sequence[NDArray[Any] | None], device: torch.device
+) -> PackedRoutes | None:
+    """One after the other, each with a place for the last token of its row."""
+    told = [each for each in routes if each is not None]
+    if not told:
+        return None
+    assert len(told) == len(routes), f"{len(told)} of {len(routes)} rows have routes"
+    lengths = [len(each) + 1 for each in told]
+    sizes = (sum(lengths), *told[0].shape[1:])
+    chosen, known = np.zeros(sizes, told[0].dtype), np.ones(sizes[0], np.bool_)
+    start = 0
+    for each, length in zip(told, lengths, strict=True):
+        chosen[start : start + length - 1] = each
+        start += length
+        known[start - 1] = False
+    num_known = sizes[0] - len(told)
+    return PackedRoutes(
+        torch.from_numpy(chosen).to(device, non_blocking=True),
+        torch.from_numpy(known).to(device, non_blocking=True),
+        num_known,
     )
 
 

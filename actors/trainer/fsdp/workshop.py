@@ -12,6 +12,8 @@ import torch
 import xxhash
 
 from milepost.actors.arrays import from_bulk, to_bulk
+from milepost.actors.engine.embedded.shape import read_shape
+from milepost.actors.routes import RoutesShape
 from milepost.actors.session.families import bundled_template
 from milepost.actors.session.text.sources import hash_of_sources, template_sources
 from milepost.actors.trainer.fsdp.attention import has_varlen
@@ -28,6 +30,7 @@ from milepost.actors.trainer.fsdp.learner import Learner, LearnerSettings
 from milepost.actors.trainer.fsdp.memory import keep_freed_memory
 from milepost.actors.trainer.fsdp.model import ModelRefused, PackedPolicy, load_model
 from milepost.actors.trainer.fsdp.optimizer import Optimizer
+from milepost.actors.trainer.fsdp.replay import RoutesReplay
 from milepost.actors.trainer.fsdp.sender import Sender
 from milepost.actors.trainer.fsdp.shard import ShardedPolicy
 from milepost.actors.trainer.fsdp.turn_probe import TurnProbe
@@ -76,7 +79,8 @@ class Workshop:
         bench: which rank of which run.
 
     Raises:
-        ModelRefused: the model cannot be trained, see there.
+        ModelRefused: the model cannot be trained, see there; or it is dense and has no routes.
+        NotReplayable: its routers cannot be told what to choose.
         CheckpointDamaged: the checkpoint to go on from is not whole.
         ValueError: a device this machine lacks.
     """
@@ -105,6 +109,7 @@ class Workshop:
         self._probes = probe_rows(self._learner.policy.module.vocabulary)
         self._turn_probe = TurnProbe.of(topology)
         self.model = _model_facts(self._source, model.family, self._learner.policy)
+        self._replays = topology.algorithm.replay_routes
         publisher = topology.actors.publisher
         broadcasts = publisher is not None and publisher.transport == "broadcast"
         self._sender = Sender(trainer.device) if broadcasts and self._group.leads else None
@@ -126,6 +131,7 @@ class Workshop:
             "device": str(device),
             "attention": "varlen" if varlen else "padded blocks",
             "sharded": policy.sharding,
+            "routes": _told_of_routes(self.model.routes, replays=self._replays),
             "rank": self._group.rank,
             "ranks": self._group.world_size,
             "version": self.meta.step if self.meta else 0,
@@ -228,18 +234,30 @@ def _model_facts(folder: Path, family: str, policy: ShardedPolicy) -> ModelFacts
         if tokenizer.is_file()
         else "",
         template_hash=hash_of_sources(sources) if sources else "",
+        routes=read_shape(folder).routes,
     )
+
+
+def _told_of_routes(routes: RoutesShape | None, *, replays: bool) -> str:
+    if routes is None:
+        return "none, the model is dense"
+    return "replayed" if replays else "the trainer's own"
 
 
 def _make_learner(topology: Topology, source: Path, group: RankGroup) -> Learner:
     trainer, model, algorithm = topology.actors.trainer, topology.model, topology.algorithm
     assert trainer is not None
     assert model is not None
-    policy = ShardedPolicy(
-        PackedPolicy(load_model(source, gradient_checkpointing=trainer.gradient_checkpointing)),
-        group,
-        compute=DTYPES[model.dtype],
-    )
+    lm = load_model(source, gradient_checkpointing=trainer.gradient_checkpointing)
+    replay = None
+    if algorithm.replay_routes:
+        if (routes := read_shape(source).routes) is None:
+            raise ModelRefused(
+                f"{source} has no mixture of experts, so it has no routes: set "
+                f"algorithm.replay_routes = false"
+            )
+        replay = RoutesReplay(lm, routes)
+    policy = ShardedPolicy(PackedPolicy(lm, replay), group, compute=DTYPES[model.dtype])
     steps = topology.run.steps * algorithm.minibatches_per_step
     settings = LearnerSettings(
         objective=objective_of(algorithm),

@@ -56,6 +56,8 @@ SUMS = (
     "row_rollout",
     "row_entropy",
     "row_advantage",
+    "routes",
+    "routes_differing",
 )
 """What a micro-batch adds up, in this order; sums over micro-batches and ranks are exact."""
 
@@ -194,4 +196,6 @@ def finish_metrics(
     if total["tokens_same"]:
         name = "train/train_rollout_logprob_abs_diff_same_version"
         metrics[name] = total["abs_diff_same"] / total["tokens_same"]
+    if total["routes"]:
+        metrics["train/route_mismatch_ratio"] = total["routes_differing"] / total["routes"]
     return metrics

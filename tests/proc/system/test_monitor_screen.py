@@ -37,7 +37,7 @@ def test_a_person_watches_a_run_from_its_first_steps_to_its_end(
             "of 1e-04 nats",
             "100% known",
         )
-        assert "not measured" in shown, "no routes are replayed in this run"
+        assert "not needed" in shown, "the model of this run is dense"
         assert len(shown.splitlines()) == 24
         terminal.type("q")
         terminal.until("left with 0")

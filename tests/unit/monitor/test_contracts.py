@@ -45,6 +45,25 @@ def test_what_was_measured_and_held_is_green() -> None:
     assert colours(MEASURED) == ["green", "grey", "green", "green"]
 
 
+def test_routes_of_a_dense_model_are_not_needed_and_not_unknown() -> None:
+    """A grey lamp that could never be lit says so; the others ask for somebody who measures."""
+    dense = lit(MEASURED, routes="dense")[1]
+    assert (dense.colour, dense.figure, dense.needed) == (Colour.GREY, "not needed", False)
+    assert dense.note == "a dense model has no routes"
+    unknown = lit(MEASURED, routes="not replayed")[1]
+    assert (unknown.colour, unknown.figure, unknown.needed) == (Colour.GREY, "not measured", True)
+    assert lit({}, routes="replayed")[1].note == "no batch is trained yet"
+
+
+def test_replayed_routes_are_green_with_how_often_the_trainer_would_have_gone_elsewhere() -> None:
+    lamp = lit({**MEASURED, "train/route_mismatch_ratio": 0.012}, routes="replayed")[1]
+    assert (lamp.colour, lamp.figure) == (Colour.GREEN, "240 groups, 0 refused")
+    assert lamp.note == "1.2% of choices would have been others"
+    reason = "C2 same routes: routes of positions [0, 8) hash to a, turn 0 says b"
+    broken = lit({**MEASURED, "train/route_mismatch_ratio": 0.012}, refused(30, reason))[1]
+    assert (broken.colour, broken.note) == (Colour.RED, reason)
+
+
 @pytest.mark.parametrize(("place", "name"), list(enumerate(("C1", "C2", "C3", "C4"))))
 def test_a_refusal_lights_its_own_lamp_red_then_yellow(place: int, name: str) -> None:
     reason = f"{name} something: it does not hold"

@@ -28,6 +28,7 @@ def test_one_line_has_the_figures_that_matter() -> None:
 def test_a_run_that_has_said_nothing_has_a_line_too() -> None:
     assert "attaching" in status_line(told())
     assert "C1 not measured" in status_line(told())
+    assert "C2 not needed" in status_line(told(routes="dense"))
 
 
 def test_an_event_is_told_once_and_old_ones_only_a_few() -> None:

@@ -12,6 +12,7 @@ from unit.trainer.kit import write_model
 from milepost.configs.actors import TrainerConfig
 
 if TYPE_CHECKING:
+    from milepost.actors.routes import RoutesShape
     from milepost.actors.trainer.fsdp.group import RankGroup
     from milepost.actors.trainer.fsdp.learner import Learner
 
@@ -41,6 +42,7 @@ def make_learner(rank_group: RankGroup, model_folder: Path) -> Callable[..., Lea
     from milepost.actors.trainer.fsdp.learner import Learner, LearnerSettings
     from milepost.actors.trainer.fsdp.model import PackedPolicy, load_model
     from milepost.actors.trainer.fsdp.optimizer import Optimizer
+    from milepost.actors.trainer.fsdp.replay import RoutesReplay
     from milepost.actors.trainer.fsdp.shard import ShardedPolicy
     from milepost.actors.trainer.losses.objective import Objective
 
@@ -57,10 +59,12 @@ def make_learner(rank_group: RankGroup, model_folder: Path) -> Callable[..., Lea
         steps: int = 100,
         keeps_logprobs: bool = False,
         compute: torch.dtype = torch.float32,
+        routes: RoutesShape | None = None,
         **config: Any,
     ) -> Learner:
         lm = load_model(folder, gradient_checkpointing=checkpointing)
-        policy = ShardedPolicy(PackedPolicy(lm), rank_group, compute=compute, sharding=sharding)
+        packed = PackedPolicy(lm, None if routes is None else RoutesReplay(lm, routes))
+        policy = ShardedPolicy(packed, rank_group, compute=compute, sharding=sharding)
         settings = LearnerSettings(
             objective=objective or Objective(estimator="grpo"),
             aggregation=aggregation,

@@ -11,7 +11,8 @@ import msgspec
 import numpy as np
 import xxhash
 
-from milepost.actors.arrays import to_bulk
+from milepost.actors.arrays import from_bulk, to_bulk
+from milepost.actors.routes import RoutesShape, routes_hashes
 from milepost.actors.seal import sealed
 from milepost.actors.session.text.sources import hash_of_sources
 from milepost.messages.buffer import Batch
@@ -102,6 +103,27 @@ def trajectory(
         num_sampled_tokens=int(mask.sum()),
     )
     return sealed(whole)
+
+
+def routed(row: Trajectory, shape: RoutesShape, chosen: Any = None) -> Trajectory:
+    """The same row with routes, at random where none are given, certified as a session does it.
+
+    Its tokens after the last turn go, since the row of a session ends with a reply.
+    """
+    end = row.turns[-1].end
+    names = ("token_ids", "loss_mask", "logprobs", "provenance")
+    cut = {name: to_bulk(from_bulk(getattr(row, name))[:end].copy()) for name in names}
+    if chosen is None:
+        generator = np.random.default_rng([*row.trajectory_id.encode()])
+        scores = generator.random((end - 1, shape.num_layers, shape.num_experts))
+        chosen = np.argsort(-scores, -1)[..., : shape.experts_per_token]
+    routes = to_bulk(np.ascontiguousarray(chosen, shape.dtype))
+    hashes = routes_hashes(routes, [turn.end for turn in row.turns])
+    turns = tuple(
+        msgspec.structs.replace(turn, routes_hash=digest)
+        for turn, digest in zip(row.turns, hashes, strict=True)
+    )
+    return sealed(msgspec.structs.replace(row, **cut, routes=routes, turns=turns))
 
 
 def recorded(trajectory: Trajectory) -> Trajectory:

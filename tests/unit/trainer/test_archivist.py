@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import weakref
 from array import array
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,9 +28,10 @@ from milepost.actors.archive.chain import Chain
 from milepost.actors.archive.hand import ArchiveHand, Known, Order
 from milepost.actors.archive.layout import Head, Record, Refused, Trained, key_of, read_trained
 from milepost.actors.arrays import to_bulk
-from milepost.actors.trainer.archivist import TrainerArchivist
+from milepost.actors.routes import RoutesShape
+from milepost.actors.trainer.archivist import TrainerArchivist, passed
 from milepost.actors.trainer.door import check_batch
-from milepost.actors.trainer.works import DoorRules, ModelFacts, StepOutcome
+from milepost.actors.trainer.works import BatchVerdict, DoorRules, ModelFacts, StepOutcome
 from milepost.configs.run import AlgorithmConfig, ArchiveConfig
 
 RULES = DoorRules(
@@ -41,6 +43,7 @@ RULES = DoorRules(
     digests={version: digest_of(version) for version in range(4)},
     keeps_caches=False,
 )
+SHAPE = RoutesShape(num_layers=2, experts_per_token=2, num_experts=4)
 OUTCOME = StepOutcome(metrics={}, num_tokens=1, train_s=1.0, spread=True)
 
 
@@ -101,7 +104,7 @@ def test_a_refused_group_is_named_row_by_row_with_every_contract(
     archivist.checked(batch, RULES, verdict)
     heads = [head for _, head in written(archivist) if isinstance(head, Refused)]
     assert [head.trajectory_id for head in heads] == ["a.0", "a.1"]
-    assert set(heads[0].contracts.values()) == {"passed", "not checked"}
+    assert set(heads[0].contracts.values()) == {"passed", "not applicable"}
     assert heads[1].contracts["seal"].startswith("the row seals to")
     assert heads[1].contracts["C1"] == "passed"
 
@@ -110,6 +113,7 @@ def test_a_step_that_was_given_up_trains_nothing(archivist: TrainerArchivist) ->
     """A number was not finite: the weights are those of no version, and nothing may claim one."""
     batch = batch_of([[trajectory("a", 0), trajectory("a", 1)]], step=3)
     outcome = StepOutcome(metrics={}, num_tokens=1, train_s=1.0, spread=True, tripped="loss is nan")
+    archivist.checked(batch, RULES, check_batch(batch, RULES))
     archivist.trained(batch, outcome, [[np.zeros(7, np.float32)] * 2])
     assert not [head for _, head in written(archivist) if isinstance(head, Trained)]
 
@@ -127,11 +131,11 @@ def test_what_waits_for_the_disk_keeps_no_array_of_the_batch_but_the_mask() -> N
     row = msgspec.structs.replace(trajectory("a.0"), routes=to_bulk(routes, "uint8"))
     computed = [[np.full(row.num_sampled_tokens, -1.0, np.float32)]]
     alive = weakref.ref(routes)
-    TrainerArchivist(waiting, AlgorithmConfig()).trained(
-        batch_of([[row]], step=3), OUTCOME, computed
-    )
+    archivist, batch = TrainerArchivist(waiting, AlgorithmConfig()), batch_of([[row]], step=3)
+    archivist.checked(batch, RULES, BatchVerdict((), {}))
+    archivist.trained(batch, OUTCOME, computed)
     key = key_of(row)
-    del row, routes
+    del row, routes, batch
     gc.collect()
     assert alive() is None
     (order,) = orders
@@ -139,3 +143,15 @@ def test_what_waits_for_the_disk_keeps_no_array_of_the_batch_but_the_mask() -> N
     ((head, _),) = order.make(Known(None))
     assert isinstance(head, Trained)
     assert head.key == key
+
+
+@pytest.mark.parametrize(
+    ("model", "replayed", "verdict"),
+    [(None, None, "not applicable"), (SHAPE, None, "not checked"), (SHAPE, SHAPE, "passed")],
+)
+def test_what_is_said_of_routes_tells_a_dense_model_from_one_whose_routes_nobody_looked_at(
+    model: RoutesShape | None, replayed: RoutesShape | None, verdict: str
+) -> None:
+    """A dense model has no contract C2 to break; a mixture without replay may break it unseen."""
+    rules = replace(RULES, model=replace(RULES.model, routes=model), routes=replayed)
+    assert passed(rules)["C2"] == verdict
