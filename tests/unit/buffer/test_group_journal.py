@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
+import msgspec
 import pytest
 from unit.buffer.kit import group
 
 from milepost.actors.buffer.groups import StoredGroup
 from milepost.actors.buffer.journal import GroupJournal, decode_group, encode_group
 from milepost.actors.buffer.marks import Covered, Gone, Handed, Spent
+from milepost.messages.bulk import Bulk
 
 MEBIBYTE = 1 << 20
 
@@ -33,6 +36,10 @@ def files(folder: Path) -> list[str]:
 def test_a_group_comes_back_with_every_byte() -> None:
     whole = group("g0", 3, 4, rewards=(0.25, 1.0))
     assert decode_group(encode_group(whole)) == whole
+    routes = Bulk("uint8", (2, 3, 2), bytes(range(12)))
+    rows = [msgspec.structs.replace(row, routes=routes) for row in whole.trajectories]
+    routed = dataclasses.replace(whole, trajectories=tuple(rows))
+    assert decode_group(encode_group(routed)) == routed
 
 
 def test_groups_without_a_fate_wait_to_be_trained(tmp_path: Path) -> None:
