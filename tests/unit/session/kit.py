@@ -62,6 +62,8 @@ from milepost.messages.shared import (
 )
 
 STOP = "<|im_end|>"
+ROUTES = RoutesShape(num_layers=2, experts_per_token=2, num_experts=8)
+"""Of the mixture that engines serve whose routes are replayed."""
 LOOKUP: dict[str, Any] = {
     "type": "function",
     "function": {
@@ -167,8 +169,6 @@ class Play:
         """Answer the oldest open question; the reply ends with the stop token unless told."""
         key, ask, request = self.open_ask()
         del self.asks[key]
-        if self.desk.routes is not None and request.routes_start is not None:
-            fields = {"routes": routes_of(self.desk.routes, request, text), **fields}
         generated = reply_to(request, text, **fields)
         self.handle(Answered(key, ask.to, generated))
         return generated
@@ -274,6 +274,8 @@ def reply_to(
         VersionSpan(start=start, end=end, version=version)
         for (start, end), version in zip(pairwise(cuts), versions, strict=True)
     )
+    if request.routes_start is not None and finish_reason is not FinishReason.ABORT:
+        fields = {"routes": routes_of(request, len(token_ids)), **fields}
     return Generated(
         **{
             "request_id": request.request_id,
@@ -288,14 +290,14 @@ def reply_to(
     )
 
 
-def routes_of(shape: RoutesShape, request: Generate, text: str) -> Bulk:
+def routes_of(request: Generate, num_sampled: int) -> Bulk:
     """What an engine would tell of this request: every pass of it through experts of its own."""
     assert request.routes_start is not None
-    end = request.token_ids.shape[0] + len(renderer().tokenizer.encode(text + STOP)) - 1
-    sizes = (end - request.routes_start, shape.num_layers, shape.experts_per_token)
+    end = request.token_ids.shape[0] + num_sampled - 1
+    sizes = (end - request.routes_start, ROUTES.num_layers, ROUTES.experts_per_token)
     seed = [*request.request_id.encode()]
-    chosen = np.random.default_rng(seed).integers(0, shape.num_experts, sizes)
-    return to_bulk(chosen.astype(shape.dtype))
+    chosen = np.random.default_rng(seed).integers(0, ROUTES.num_experts, sizes)
+    return to_bulk(chosen.astype(ROUTES.dtype))
 
 
 def ids(bulk: Any) -> list[int]:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
-from unit.session.kit import CALL_TEXT, QUESTION, ids, play, reply_to, tool_result
+from unit.session.kit import CALL_TEXT, QUESTION, ROUTES, ids, play, reply_to, tool_result
 
 from milepost.actors.arrays import from_bulk
 from milepost.actors.effects import Answered, Unanswered, Woken
@@ -31,8 +32,8 @@ class Client:
         self.messages: list[dict[str, Any]] = [QUESTION]
         self.request: Any = None
         self.asked: list[dict[str, Any]] = []
-        self.turns: list[tuple[list[int], list[int]]] = []
-        """Prompt and reply of each turn that this client got an answer to."""
+        self.turns: list[tuple[list[int], list[int], Any]] = []
+        """Prompt, reply and routes of each turn that this client got an answer to."""
 
 
 @given(steps)
@@ -44,7 +45,7 @@ def test_rows_are_exactly_what_engines_saw_and_sampled(
     After every step the whole state is validated. Delivered rows are compared, token by token,
     with the prompt the engine got for the last committed turn, followed by its sampled reply.
     """
-    game = play(engines=("engine-0", "engine-1"))
+    game = play(engines=("engine-0", "engine-1"), routes=ROUTES)
     clients = [Client("g.0"), Client("g.1")]
     for client in clients:
         game.open(client.name)
@@ -115,7 +116,8 @@ def for_engine(game: Any, clients: list[Client], action: str, text: str) -> None
         return
     prompt, sampled = ids(generate.token_ids), ids(answer.token_ids)
     replaces = sum(message["role"] == "assistant" for message in client.asked)
-    client.turns = [*client.turns[:replaces], (prompt, sampled)]
+    assert answer.routes is not None
+    client.turns = [*client.turns[:replaces], (prompt, sampled, from_bulk(answer.routes))]
     calls = reply.message.get("tool_calls") or []
     results = [tool_result("cat", call["id"]) for call in calls]
     more = results or [{"role": "user", "content": "go on"}]
@@ -127,6 +129,8 @@ def check(trajectory: Any, client: Client) -> None:
     row = from_bulk(trajectory.token_ids).tolist()
     assert row == client.turns[-1][0] + client.turns[-1][1]
     assert len(trajectory.turns) == len(client.turns)
-    for turn, (prompt, sampled) in zip(trajectory.turns, client.turns, strict=True):
+    routes = [told for _, _, told in client.turns]
+    assert (from_bulk(trajectory.routes) == np.concatenate(routes)).all()
+    for turn, (prompt, sampled, _) in zip(trajectory.turns, client.turns, strict=True):
         assert row[: turn.prompt_end] == prompt
         assert row[turn.prompt_end : turn.end] == sampled

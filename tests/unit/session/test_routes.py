@@ -11,6 +11,7 @@ import xxhash
 from unit.session.kit import (
     CALL_TEXT,
     QUESTION,
+    ROUTES,
     Play,
     play,
     reply_to,
@@ -19,15 +20,13 @@ from unit.session.kit import (
 
 from milepost.actors.arrays import from_bulk
 from milepost.actors.effects import Answered, Unanswered
-from milepost.actors.routes import RoutesShape, routes_hashes
+from milepost.actors.routes import routes_hashes
 from milepost.actors.seal import seal_of
 from milepost.configs.actors import TreeConfig
 from milepost.messages.bulk import Bulk
 from milepost.messages.engine import Generated
 from milepost.messages.session import ChatRefused
 from milepost.messages.shared import Purpose
-
-SHAPE = RoutesShape(num_layers=2, experts_per_token=2, num_experts=8)
 
 
 class Told:
@@ -70,7 +69,7 @@ def certified(trajectory: Any) -> np.ndarray:
 
 def test_a_row_has_the_routes_of_every_turn_and_no_gap_between() -> None:
     """Text of the environment is routed when the next prompt is computed; the last token never."""
-    game = play(routes=SHAPE)
+    game = play(routes=ROUTES)
     game.open()
     told = Told(game)
     call = told.turn([QUESTION], CALL_TEXT)
@@ -88,7 +87,7 @@ def test_a_row_has_the_routes_of_every_turn_and_no_gap_between() -> None:
 
 
 def test_a_retry_leaves_no_route_of_the_reply_that_it_replaces() -> None:
-    game = play(routes=SHAPE)
+    game = play(routes=ROUTES)
     game.open()
     told = Told(game)
     call = told.turn([QUESTION], CALL_TEXT)
@@ -104,7 +103,7 @@ def test_a_retry_leaves_no_route_of_the_reply_that_it_replaces() -> None:
 
 def test_every_branch_has_the_routes_of_its_own_path() -> None:
     """Branches share their beginning, and each goes on from there through experts of its own."""
-    game = play(routes=SHAPE, tree=TreeConfig(leaf_picker="keep_all"))
+    game = play(routes=ROUTES, tree=TreeConfig(leaf_picker="keep_all"))
     game.open()
     told = Told(game)
     call = told.turn([QUESTION], CALL_TEXT)
@@ -120,7 +119,7 @@ def test_every_branch_has_the_routes_of_its_own_path() -> None:
 
 def test_another_try_after_a_failed_engine_asks_for_the_same_routes() -> None:
     """What a dead engine had computed is nobody's: nothing of it was committed."""
-    game = play(routes=SHAPE, engines=("engine-0", "engine-1"))
+    game = play(routes=ROUTES, engines=("engine-0", "engine-1"))
     game.open()
     told = Told(game)
     call = told.turn([QUESTION], CALL_TEXT)
@@ -147,7 +146,7 @@ def test_a_reply_with_other_routes_than_asked_for_changes_nothing(
     fields: dict[str, Any], told: str
 ) -> None:
     """Routes that are missing or of other tokens would make a row that no trainer can replay."""
-    game = play(routes=SHAPE)
+    game = play(routes=ROUTES)
     game.open()
     request = game.chat([QUESTION])
     game.sample("cat", **fields)
@@ -159,7 +158,7 @@ def test_a_reply_with_other_routes_than_asked_for_changes_nothing(
 
 @pytest.mark.parametrize("fields", [{"purpose": Purpose.EVALUATE}, {"deliver_to": ""}])
 def test_what_is_not_trained_asks_for_no_routes(fields: dict[str, Any]) -> None:
-    game = play(routes=SHAPE)
+    game = play(routes=ROUTES)
     game.open(**fields)
     game.chat([QUESTION])
     assert game.open_ask()[2].routes_start is None

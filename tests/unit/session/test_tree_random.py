@@ -6,7 +6,7 @@ from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
-from unit.session.kit import QUESTION, Play, ids, play, reply_to
+from unit.session.kit import QUESTION, ROUTES, Play, ids, play, reply_to
 
 from milepost.actors.effects import Answered, Unanswered, Woken
 from milepost.configs.actors import TreeConfig
@@ -28,7 +28,9 @@ class Harness:
 
     def __init__(self) -> None:
         self.game: Play = play(
-            engines=("engine-0", "engine-1"), tree=TreeConfig(leaf_picker="keep_all")
+            engines=("engine-0", "engine-1"),
+            tree=TreeConfig(leaf_picker="keep_all"),
+            routes=ROUTES,
         )
         self.game.open()
         self.histories: list[list[dict[str, Any]]] = [[]]
