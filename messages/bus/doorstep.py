@@ -71,7 +71,8 @@ class Doorstep:
         self._listener = socket.socket(fileno=os.dup(listen_fd))
         self._most = most
         self._proof_s = proof_s
-        self._standing: set[int] = set()
+        self._standing: dict[int, float] = {}
+        """Descriptor -> since when, in the loop's time; the oldest first."""
         self._shut: asyncio.TimerHandle | None = None
         self.num_accepted = 0
         self.num_proven = 0
@@ -98,18 +99,33 @@ class Doorstep:
         return self._shut is not None
 
     def noticed(self, event: int, descriptor: int) -> None:
-        """Something happened to the connection of this descriptor (see `AT_THE_DOOR`)."""
+        """Something happened to a connection (see `AT_THE_DOOR`).
+
+        Args:
+            event: what.
+            descriptor: of the connection. ZeroMQ does not tell that of one that has proven itself:
+                the oldest leaves in its place, and whoever stays in place of another one leaves
+                when it would have had to prove itself long ago.
+        """
         if event == zmq.EVENT_ACCEPTED:
             self.num_accepted += 1
-            self._standing.add(descriptor)
+            self._stands(descriptor)
             if len(self._standing) >= self._most and not self.is_shut:
                 self._close_door()
             return
         if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
             self.num_proven += 1
-        self._standing.discard(descriptor)
+            descriptor = next(iter(self._standing), -1)
+        self._standing.pop(descriptor, None)
         if len(self._standing) <= self._most * AGAIN_BELOW:
             self._open_door()
+
+    def _stands(self, descriptor: int) -> None:
+        now_s = asyncio.get_running_loop().time()
+        while self._standing and next(iter(self._standing.values())) < now_s - 2 * self._proof_s:
+            del self._standing[next(iter(self._standing))]
+        self._standing.pop(descriptor, None)
+        self._standing[descriptor] = now_s
 
     def close(self) -> None:
         """Leave the door open for whoever listens there next."""

@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 import zmq
-from proc.bus.harness import ended, number_of, numbered, serve
+from proc.bus.harness import ended, number_of, numbered, serve, until
 
 from milepost.configs.spec import Address
 from milepost.messages.bulk import Bulk
@@ -91,6 +91,17 @@ async def test_two_actors_talk_over_tcp_with_the_keys_of_the_run(
     )
     assert (await a.ask("b", bucket, deadline_s=10)).message == bucket
     assert a.statistics().memory.segments_bytes == 0
+
+
+async def test_peers_with_a_key_of_the_run_do_not_stand_at_the_door(
+    tcp: tuple[Tcp, Bus, Bus],
+) -> None:
+    """Else a large run fills its own doorstep, and its newcomers wait outside."""
+    _, a, b = tcp
+    assert number_of(await a.ask("b", numbered(1), deadline_s=10)) == 1
+    step = b._host.transport._doorstep  # type: ignore[attr-defined]
+    await until(lambda: step.num_proven == 1, "word of the proof")
+    assert (step.num_accepted, step.num_standing) == (1, 0)
 
 
 async def test_a_key_the_run_does_not_know_is_refused_and_the_stranger_told_why(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import resource
 import socket
 import struct
@@ -76,6 +77,36 @@ async def test_a_descriptor_that_came_twice_stands_there_once(listener: socket.s
         step.noticed(IN, 7)
     step.noticed(GONE, 8)
     assert (step.num_standing, step.is_shut) == (1, False)
+    step.close()
+
+
+async def test_who_has_proven_itself_does_not_stand_there_any_more(
+    listener: socket.socket,
+) -> None:
+    """ZeroMQ says 0 for its descriptor; a run's own peers must not shut the door to each other."""
+    step = Doorstep(listener.fileno(), 2, PATIENT_S)
+    for number in (7, 8, 9):
+        step.noticed(IN, number)
+        step.noticed(PROVEN, 0)
+        assert (step.num_standing, step.is_shut) == (0, False)
+    step.noticed(GONE, 8)
+    assert (step.num_proven, step.num_standing, step.num_shut) == (3, 0, 0)
+    step.close()
+
+
+async def test_who_stands_in_for_another_one_leaves_in_time(listener: socket.socket) -> None:
+    """A stranger came first and went; the peer that has proven itself is counted, but not on."""
+    step = Doorstep(listener.fileno(), 4, SHORT_S)
+    step.noticed(IN, 1)
+    step.noticed(IN, 2)
+    step.noticed(PROVEN, 0)
+    step.noticed(GONE, 1)
+    assert step.num_standing == 1
+    loop = asyncio.get_running_loop()
+    late_s = loop.time() + 2 * SHORT_S
+    await until(lambda: loop.time() > late_s, "its time to be over")
+    step.noticed(IN, 3)
+    assert step.num_standing == 1
     step.close()
 
 
