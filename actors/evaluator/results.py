@@ -44,9 +44,15 @@ class Results:
         """The score of this version, if it has one."""
         return next((each for each in self.scores if each.version == version), None)
 
+    def _is_whole(self, version: int) -> bool:
+        """Whether every mode of it has a score."""
+        scored = self.of(version)
+        known = {"sampled": scored.sampled, "greedy": scored.greedy} if scored else {}
+        return all(known.get(mode) is not None for mode in self.settings.modes)
+
     def skipped(self, version: int, reason: str, why: str, now_s: float) -> list[Effect]:
         """A version that was due was not measured."""
-        if self.of(version) is not None or not self.schedule.is_owed(version):
+        if self._is_whole(version) or not self.schedule.is_owed(version):
             return skip_words(version, reason, why)
         heals = reason != NOBODY  # that one was waited for as long as an evaluation may take
         return self.debt.missed(version, reason, why, now_s, measured=False, heals=heals)

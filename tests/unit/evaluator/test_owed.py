@@ -113,6 +113,20 @@ def test_an_environment_that_recovers_is_asked_again_for_what_is_missing() -> No
     assert scored["sampled"]["num_episodes"] == scored["greedy"]["num_episodes"] == 3
 
 
+def test_a_mode_without_a_score_is_still_owed_when_the_next_try_gets_no_engine() -> None:
+    """The sampled score must not stand in for the greedy one."""
+    play = fleet()
+    grant(play)
+    while play.running:
+        name = next(iter(play.running))
+        play.end(name, Status.FAILED if "greedy" in name else Status.COMPLETED)
+    while "owed" in play.wakes:
+        play.wake("owed")
+        refuse(play, "evaluation_engine-0 is gone")
+    [finished] = play.take(WorkFinished)
+    assert "version 1 greedy: no score" in finished.problem
+
+
 def test_a_try_that_measured_is_not_repeated_for_ever() -> None:
     """A class that always crashes is run three times, not for as long as there is time."""
     debt = Debt(patience_s=1e9)
