@@ -9,9 +9,10 @@ from pathlib import Path
 
 import psutil
 import pytest
+from msgspec.structs import replace
 from unit.agent.kit import ScriptedLine, order
 
-from milepost.actors.agent import Episode
+from milepost.actors.agent import Episode, Prompt
 from milepost.actors.agent.connectors.command import CommandAgent, CommandError
 
 pytestmark = pytest.mark.timeout(60)
@@ -65,6 +66,15 @@ async def test_a_harness_takes_its_task_as_an_argument_and_prints_what_it_likes(
     with pytest.raises(CommandError) as failed:
         await CommandAgent([sys.executable, "-c", code, "{prompt}"]).run(made)
     assert f"I did {asked}" in str(failed.value)
+
+
+async def test_a_task_in_parts_of_text_is_one_argument() -> None:
+    """Prompts may be written either way, and a harness must not read a Python list."""
+    code = "import sys; raise SystemExit(sys.argv[1] != 'name an animal')"
+    parts = [{"type": "text", "text": "name an "}, {"type": "text", "text": "animal"}]
+    prompt = Prompt(prompt_id="p", messages=[{"role": "user", "content": parts}])
+    made = Episode(replace(order(address=ADDRESS), prompt=prompt), ScriptedLine())
+    await CommandAgent([sys.executable, "-c", code, "{prompt}"], prints_result=False).run(made)
 
 
 @pytest.mark.parametrize("command", [[], "bash agent.sh", [1]])

@@ -32,6 +32,7 @@ from msgspec import Struct
 from milepost.actors.agent.agent import Agent
 from milepost.actors.agent.episode import Episode
 from milepost.actors.agent.processes import started
+from milepost.actors.session.validation import check_messages
 
 GONE_S: Final = 5.0
 """How long the output of a killed command may still be on its way."""
@@ -108,7 +109,8 @@ class CommandAgent(Agent):
         episode.report(reward=result.reward, metrics=result.metrics)
 
     def _words(self, episode: Episode) -> list[str]:
-        text = str(episode.prompt.messages[-1].get("content") or "")
+        [last] = check_messages(episode.prompt.messages[-1:])  # joins parts of text
+        text = str(last.get("content") or "")
         return [word.replace(PLACE, text) for word in self._command]
 
 
