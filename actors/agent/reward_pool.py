@@ -7,7 +7,10 @@ else. The deadline counts from when a worker begins the call, not from when it w
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
+import os
+import signal
 import sys
 from asyncio.subprocess import PIPE, Process
 from collections.abc import Callable
@@ -19,6 +22,8 @@ from milepost.actors.agent.processes import started
 from milepost.actors.agent.reward import RewardFailed, RewardInput, RewardResult
 from milepost.actors.agent.reward_worker import LENGTH_BYTES, Loaded, Scored
 
+GONE_S: Final = 5.0
+"""From the death of a process to the end of its pipe."""
 LATE_S: Final = 0.25
 """A timer of a busy event loop fires late, with the answer already there: a last look at it."""
 FAILURES_MAX: Final = 3
@@ -172,13 +177,12 @@ class RewardPool:
         self._loaded.discard(worker)
         if self._closing.is_set():
             return
-        self._all.discard(worker)
         task = asyncio.create_task(self._exchange(worker), name="reward worker")
         self._starting.add(task)
         task.add_done_callback(self._starting.discard)
 
     async def _exchange(self, worker: _Worker) -> None:
-        await worker.kill()
+        await self._end(worker)
         while not self._closing.is_set():
             try:
                 await self._add()
@@ -207,16 +211,23 @@ class RewardPool:
         finally:
             waiting.cancel()
 
+    async def _end(self, worker: _Worker) -> None:
+        # Forgotten only when it is gone: `close` may stop this task, and then ends it itself.
+        await worker.kill()
+        self._all.discard(worker)
+
     async def _add(self) -> None:
         creation = asyncio.create_subprocess_exec(
-            sys.executable, "-P", "-m", WORKER_MODULE, self._path, stdin=PIPE, stdout=PIPE
+            *(sys.executable, "-P", "-m", WORKER_MODULE, self._path),
+            stdin=PIPE,
+            stdout=PIPE,
+            start_new_session=True,  # to be killed with all that the function has started
         )
         worker = _Worker(await started(creation))
         self._all.add(worker)
         loaded = await worker.loaded(self._start_s)
         if loaded.error:
-            self._all.discard(worker)
-            await worker.kill()
+            await self._end(worker)
             kind = _Unloadable if worker.has_spoken else RewardFailed
             raise kind(f"reward function {self._path} cannot be loaded: {loaded.error}")
         self._loaded.add(worker)
@@ -273,11 +284,14 @@ class _Worker:
         return scored if scored.seconds <= deadline_s else late
 
     async def kill(self) -> None:
-        """End the process and its reader."""
-        if self._process.returncode is None:
-            self._process.kill()
-        await self._process.wait()
-        await self._reading
+        """End the process, what it has started, and its reader."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        ending = asyncio.ensure_future(self._process.wait())
+        # Who has left the group of a killed process may still hold its pipe.
+        _, late = await asyncio.wait({ending, self._reading}, timeout=GONE_S)
+        for each in late:
+            each.cancel()
 
     def _take(self) -> bytes:
         """The frame that came; empty when the process ended instead."""
@@ -286,7 +300,12 @@ class _Worker:
         return frame
 
     async def _end(self) -> str:
-        code = await self._process.wait()
+        ending = asyncio.ensure_future(self._process.wait())
+        done, _ = await asyncio.wait({ending}, timeout=GONE_S)
+        if not done:
+            ending.cancel()
+            return "its process has closed its pipe"
+        code = ending.result()
         how = f"signal {-code}" if code < 0 else f"exit code {code}"
         return f"its process ended with {how}"
 

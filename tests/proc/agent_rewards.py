@@ -23,6 +23,10 @@ def by_label(given: RewardInput) -> Any:
         case "loop":
             while True:
                 pass
+        case "fork":
+            if os.fork() == 0:
+                signal.pause()
+            os._exit(3)
         case "segfault":
             os.kill(os.getpid(), signal.SIGSEGV)
         case "exit":

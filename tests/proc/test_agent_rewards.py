@@ -94,6 +94,7 @@ async def test_a_call_that_fails_leaves_its_worker_alive(
     ("label", "cause"),
     [
         ("loop", "longer than its deadline of 1.0 s"),
+        ("fork", "longer than its deadline of 1.0 s"),
         ("segfault", "its process ended with signal 11"),
         ("exit", "its process ended with exit code 3"),
     ],
