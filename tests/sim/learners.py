@@ -65,8 +65,6 @@ class Engine(Scripted):
     random: Random
     lies: bool = False
     """True: confirms a version that it does not serve."""
-    is_broken: bool = False
-    """Takes no further version, and says so."""
     keeps_caches: bool = False
     """True: samples over keys and values of the first version that it had."""
     _first: int | None = None
@@ -74,6 +72,8 @@ class Engine(Scripted):
     staged: dict[int, dict[int, float]] = field(default_factory=dict)
     _generating: dict[str, tuple[Request, int]] = field(default_factory=dict)
     _serial: int = 0
+    is_broken: bool = False
+    """Takes no further version, and says so."""
 
     def start(self, now_s: float) -> list[Effect]:
         del now_s
