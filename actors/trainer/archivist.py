@@ -148,6 +148,6 @@ def passed(rules: DoorRules) -> dict[str, str]:
     """Verdicts of a row that was let in."""
     sampled = NOT_CHECKED if rules.sft else PASSED
     routes = PASSED if rules.routes is not None else NOT_CHECKED
-    if rules.model.routes is None:
+    if not rules.model.is_mixture:
         routes = NOT_APPLICABLE
     return {"C1": PASSED, "C2": routes, "C3": sampled, "C4": sampled, SEAL: PASSED}

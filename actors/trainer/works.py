@@ -23,7 +23,9 @@ class ModelFacts:
     template_hash: str
     """xxh3-128 hex of the chat template, `milepost.actors.session.text.sources`."""
     routes: RoutesShape | None = None
-    """What routes of the model look like; None: it is dense."""
+    """What routes of the model look like; None: none are replayed."""
+    is_mixture: bool = False
+    """It has experts, so tokens of it have routes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

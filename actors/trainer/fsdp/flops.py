@@ -4,7 +4,7 @@ For a row of s tokens and a layer of width h, with n heads and g key-value heads
 
     q          2 s h n d            k and v    4 s h g d
     scores     n s^2 d              values     n s^2 d            (causal: half of all)
-    out        2 s h^2              mlp        6 s h f
+    out        2 s n d h            mlp        6 s h f
     head       2 s h V, once
 
 f is the width of the MLP; of a mixture of experts, that of all the experts that a token goes to. A
@@ -62,7 +62,7 @@ class ModelFlops:
         width, layers = config.hidden_size, config.num_hidden_layers
         heads, groups = config.num_attention_heads, config.num_key_value_heads
         size = config.head_dim
-        attention = 2 * width * heads * size + 4 * width * groups * size + 2 * width**2
+        attention = 4 * width * heads * size + 4 * width * groups * size
         mlps = sum(6 * width * _mlp_width(config, layer) for layer in range(layers))
         head = 2 * width * config.vocab_size
         return cls(layers * attention + mlps + head, 2 * layers * heads * size)

@@ -60,6 +60,7 @@ class RoutesReplay:
             raise NotReplayable(
                 f"routers (layers, experts per token, experts) are {sorted(found)}, {shape} come"
             )
+        _check_output(routers[0])
         self._pass = _Pass()
         self._differing: list[Tensor] = [torch.zeros(())] * len(routers)
         for layer, router in enumerate(routers):
@@ -104,6 +105,27 @@ def _shares_of(router: Any, logits: Tensor, chosen: Tensor) -> Tensor:
     if router.norm_topk_prob:
         shares = shares / shares.sum(dim=-1, keepdim=True)
     return shares.to(logits.dtype)
+
+
+def _check_output(router: Any) -> None:
+    """Try a router: the shares of its own choice must be those that are computed here.
+
+    Raises:
+        NotReplayable: it returns something else than logits, shares and indices.
+    """
+    width = int(router.weight.shape[-1])
+    hidden = torch.linspace(-1.0, 1.0, 4 * width, dtype=router.weight.dtype).view(4, width)
+    with torch.no_grad():
+        output = router(hidden)
+        if isinstance(output, tuple) and len(output) == 3:
+            logits, shares, own = output
+            if torch.allclose(_shares_of(router, logits, own), shares, atol=1e-6):
+                return
+    raise NotReplayable(
+        f"{type(router).__name__} of this release of transformers does not return logits, shares "
+        f"and indices: take the release that constraints/cpu.txt names, or set "
+        f"algorithm.replay_routes = false"
+    )
 
 
 def _count_differing(own: Tensor, chosen: Tensor) -> Tensor:

@@ -12,8 +12,7 @@ import torch
 import xxhash
 
 from milepost.actors.arrays import from_bulk, to_bulk
-from milepost.actors.engine.embedded.shape import read_shape
-from milepost.actors.routes import RoutesShape
+from milepost.actors.engine.embedded.shape import has_experts, read_shape
 from milepost.actors.session.families import bundled_template
 from milepost.actors.session.text.sources import hash_of_sources, template_sources
 from milepost.actors.trainer.fsdp.attention import has_varlen
@@ -108,8 +107,10 @@ class Workshop:
         self._learner = _make_learner(topology, self._source, self._group)
         self._probes = probe_rows(self._learner.policy.module.vocabulary)
         self._turn_probe = TurnProbe.of(topology)
-        self.model = _model_facts(self._source, model.family, self._learner.policy)
         self._replays = topology.algorithm.replay_routes
+        self.model = _model_facts(
+            self._source, model.family, self._learner.policy, replays=self._replays
+        )
         publisher = topology.actors.publisher
         broadcasts = publisher is not None and publisher.transport == "broadcast"
         self._sender = Sender(trainer.device) if broadcasts and self._group.leads else None
@@ -131,7 +132,7 @@ class Workshop:
             "device": str(device),
             "attention": "varlen" if varlen else "padded blocks",
             "sharded": policy.sharding,
-            "routes": _told_of_routes(self.model.routes, replays=self._replays),
+            "routes": _told_of_routes(self.model, replays=self._replays),
             "rank": self._group.rank,
             "ranks": self._group.world_size,
             "version": self.meta.step if self.meta else 0,
@@ -225,7 +226,7 @@ class Workshop:
         return tuple(to_bulk(scored) for scored in self._learner.score(arrays, temperature))
 
 
-def _model_facts(folder: Path, family: str, policy: ShardedPolicy) -> ModelFacts:
+def _model_facts(folder: Path, family: str, policy: ShardedPolicy, *, replays: bool) -> ModelFacts:
     tokenizer = folder / TOKENIZER
     sources = template_sources(folder, bundled_template(family))
     return ModelFacts(
@@ -234,12 +235,13 @@ def _model_facts(folder: Path, family: str, policy: ShardedPolicy) -> ModelFacts
         if tokenizer.is_file()
         else "",
         template_hash=hash_of_sources(sources) if sources else "",
-        routes=read_shape(folder).routes,
+        routes=read_shape(folder).routes if replays else None,
+        is_mixture=has_experts(folder),
     )
 
 
-def _told_of_routes(routes: RoutesShape | None, *, replays: bool) -> str:
-    if routes is None:
+def _told_of_routes(model: ModelFacts, *, replays: bool) -> str:
+    if not model.is_mixture:
         return "none, the model is dense"
     return "replayed" if replays else "the trainer's own"
 

@@ -146,12 +146,12 @@ def test_what_waits_for_the_disk_keeps_no_array_of_the_batch_but_the_mask() -> N
 
 
 @pytest.mark.parametrize(
-    ("model", "replayed", "verdict"),
-    [(None, None, "not applicable"), (SHAPE, None, "not checked"), (SHAPE, SHAPE, "passed")],
+    ("is_mixture", "replayed", "verdict"),
+    [(False, None, "not applicable"), (True, None, "not checked"), (True, SHAPE, "passed")],
 )
 def test_what_is_said_of_routes_tells_a_dense_model_from_one_whose_routes_nobody_looked_at(
-    model: RoutesShape | None, replayed: RoutesShape | None, verdict: str
+    *, is_mixture: bool, replayed: RoutesShape | None, verdict: str
 ) -> None:
     """A dense model has no contract C2 to break; a mixture without replay may break it unseen."""
-    rules = replace(RULES, model=replace(RULES.model, routes=model), routes=replayed)
+    rules = replace(RULES, model=replace(RULES.model, is_mixture=is_mixture), routes=replayed)
     assert passed(rules)["C2"] == verdict

@@ -22,7 +22,7 @@ SIZES: dict[str, Any] = {
     "num_hidden_layers": 3,
     "num_attention_heads": 4,
     "num_key_value_heads": 2,
-    "head_dim": 4,
+    "head_dim": 8,
 }
 MIXTURE: dict[str, Any] = {
     "num_experts": 8,
@@ -42,12 +42,12 @@ def slow(s: int, widths: list[int]) -> float:
     """A forward pass over a row, every matrix product by itself; `widths` of the layers' MLPs."""
     total = 0.0
     for width in widths:
-        total += product(s, 16, 16)  # queries
-        total += 2 * product(s, 16, 2 * 4)  # keys, values
+        total += product(s, 16, 4 * 8)  # queries
+        total += 2 * product(s, 16, 2 * 8)  # keys, values
         for _ in range(4):
-            total += product(s, 4, s) / 2  # scores: half of them are masked
-            total += product(s, s, 4) / 2  # values
-        total += product(s, 16, 16)  # out
+            total += product(s, 8, s) / 2  # scores: half of them are masked
+            total += product(s, s, 8) / 2  # values
+        total += product(s, 4 * 8, 16)  # out
         total += 3 * product(s, 16, width)  # gate, up, down
     return total + product(s, 16, 50)
 

@@ -243,6 +243,23 @@ def test_rows_without_routes_are_scored_by_the_model_s_own_choice(
     np.testing.assert_allclose(learner.score([row], 1.0)[0], expected, atol=1e-6)
 
 
+def test_routers_that_return_something_else_are_refused_before_a_share_is_taken_twice(
+    mixture: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A release whose routers return shares first: softmax over them again would not be noticed."""
+    lm = load_model(mixture, gradient_checkpointing=False)
+    (router, *_) = [each for each in lm.modules() if type(each).__name__ == "Qwen3MoeTopKRouter"]
+    forward = type(router).forward
+
+    def shares_first(self: Any, hidden: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        logits, shares, own = forward(self, hidden)
+        return torch.softmax(logits, dim=-1), shares, own
+
+    monkeypatch.setattr(type(router), "forward", shares_first)
+    with pytest.raises(NotReplayable, match="does not return logits, shares and indices"):
+        RoutesReplay(lm, SHAPE)
+
+
 def test_routers_that_cannot_be_told_are_refused_by_name(mixture: Path, model_folder: Path) -> None:
     with pytest.raises(
         NotReplayable, match="routes of qwen3 cannot be replayed, known are qwen3_m"
