@@ -8,7 +8,8 @@ import json
 import os
 import sys
 from asyncio.subprocess import Process
-from collections.abc import AsyncIterator
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,8 @@ from milepost.configs.actors import EngineConfig, HttpConfig, PublisherConfig, S
 from milepost.configs.run import LimitsConfig, ModelConfig, RunConfig, SamplingConfig
 from milepost.configs.spec import ActorSpec, Address
 from milepost.configs.topology import ActorsConfig, Topology
+from milepost.messages.agent import ChatPart
+from milepost.messages.buffer import TokensAccounted
 from milepost.messages.bus import Bus
 from milepost.messages.engine import (
     ActivateEpoch,
@@ -36,7 +39,7 @@ from milepost.messages.engine import (
 )
 from milepost.messages.publisher import EngineReady
 from milepost.messages.shared import Message
-from milepost.messages.supervisor import Begin, Heartbeat, Hello, Ready, Welcome
+from milepost.messages.supervisor import Begin, Heartbeat, Hello, PortOpened, Ready, Welcome
 from milepost.messages.trainer import VersionPublished
 
 pytestmark = pytest.mark.timeout(150)
@@ -57,6 +60,20 @@ class Scene:
     facts: dict[str, dict[str, Any]] = field(default_factory=dict)
     begun: set[str] = field(default_factory=set)
     ready: asyncio.Event = field(default_factory=asyncio.Event)
+    num_parts: int = 0
+    """Of replies that an agent reads while they are sampled."""
+    accounts: Counter[str] = field(default_factory=Counter)
+    """Where tokens ended, as the session tells the buffer."""
+    beats: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """Statistics of each actor's last heartbeat."""
+    heard: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set by each of these."""
+
+    async def until(self, holds: Callable[[], bool]) -> None:
+        """Wait until something that was heard makes it true; the test's own deadline bounds it."""
+        while not holds():
+            self.heard.clear()
+            await self.heard.wait()
 
     async def serve(self, name: str) -> None:
         """Play one peer until cancelled."""
@@ -72,10 +89,17 @@ class Scene:
                     self.begun.add(actor)
                     if self.begun == ACTORS.keys():
                         self.ready.set()
-                case EngineReady() | Heartbeat():
+                case Heartbeat(actor=actor, statistics=statistics):
+                    self.beats[actor] = statistics
+                case ChatPart():
+                    self.num_parts += 1
+                case TokensAccounted(tokens=tokens):
+                    self.accounts.update(tokens)
+                case EngineReady() | PortOpened():
                     pass
                 case _:
                     raise AssertionError(f"{name} was told {incoming.message}")
+            self.heard.set()
 
     async def publish(self, vocabulary: int) -> None:
         """Version 0: the engine confirms it, then the session hears of it."""
@@ -97,7 +121,9 @@ class Scene:
 
 
 @contextlib.asynccontextmanager
-async def both(folder: Path) -> AsyncIterator[Scene]:
+async def both(
+    folder: Path, *, reply_tokens_max: int = 64, context_tokens_max: int = 256
+) -> AsyncIterator[Scene]:
     """Start both, greet them, and let them begin; kill them at the end."""
     write_small_model(folder)
     vocabulary = load_tokenizer(folder).vocabulary_size
@@ -107,8 +133,8 @@ async def both(folder: Path) -> AsyncIterator[Scene]:
     }
     topology = Topology(
         run=RunConfig(name="test", steps=1),
-        model=ModelConfig(path=str(folder), context_tokens_max=256),
-        limits=LimitsConfig(reply_tokens_max=64, tokens_max=256),
+        model=ModelConfig(path=str(folder), context_tokens_max=context_tokens_max),
+        limits=LimitsConfig(reply_tokens_max=reply_tokens_max, tokens_max=context_tokens_max),
         sampling=SamplingConfig(temperature=NEARLY_GREEDY),
         actors=ActorsConfig(
             session=SessionConfig(http=HttpConfig()),
@@ -121,7 +147,7 @@ async def both(folder: Path) -> AsyncIterator[Scene]:
         for peer in PEERS
     }
     scene = Scene(buses)
-    tasks = [asyncio.create_task(scene.serve(peer)) for peer in PEERS]
+    tasks: list[asyncio.Task[Any]] = [asyncio.create_task(scene.serve(peer)) for peer in PEERS]
     processes: list[Process] = []
     try:
         for name, kind in ACTORS.items():
@@ -137,7 +163,11 @@ async def both(folder: Path) -> AsyncIterator[Scene]:
                     env={**os.environ, "OMP_NUM_THREADS": "1"},
                 )
             )  # fmt: skip
-        await scene.ready.wait()
+        ready = asyncio.create_task(scene.ready.wait())
+        tasks.append(ready)
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for each in done:
+            each.result()  # a peer that was told what it does not know ends first
         await scene.publish(vocabulary)
         yield scene
     finally:
