@@ -60,9 +60,9 @@ CLIENTS_READY := $(CLIENTS)/.ready-$(shell cksum < constraints/clients.txt | cut
 quickstart: $(BASE)
 	$(BIN)/milepost quickstart
 
-# Three at a time, a file each: much of the suite waits for processes of its own.
+# Two at a time, a file each: much of the suite waits for processes of its own.
 test: $(DEV)
-	$(BIN)/pytest -n 3 --dist loadfile
+	$(BIN)/pytest -n 2 --dist loadfile
 
 test-fast: $(DEV)
 	$(BIN)/pytest tests/test_*.py tests/unit tests/wire
