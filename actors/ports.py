@@ -1,4 +1,4 @@
-"""A port that an actor has bound by itself is written down in the run before anybody comes in."""
+"""A port that an actor has bound by itself is told to the supervisor before anybody comes in."""
 
 from __future__ import annotations
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from difflib import get_close_matches
 from types import ModuleType
 from typing import Final
@@ -51,25 +52,35 @@ class Registered(msgspec.Struct, frozen=True):
     """The type of every value in it, at any depth, is known before it is read."""
 
 
-def _mentions_bulk(kind: msgspec.inspect.Type, seen: set[type]) -> bool:
+def _parts(kind: msgspec.inspect.Type, seen: set[type]) -> Iterator[msgspec.inspect.Type]:
+    """The types at the ends of this one, each struct looked into once.
+
+    A dict with other keys than strings is an end itself: only reading it tells what it holds.
+    """
+    inner: Iterable[msgspec.inspect.Type]
     match kind:
-        case msgspec.inspect.CustomType(cls=cls):
-            return cls is Bulk
         case msgspec.inspect.StructType(cls=cls, fields=fields):
-            if cls in seen:
-                return False
+            inner = () if cls in seen else [field.type for field in fields]
             seen.add(cls)
-            return any(_mentions_bulk(field.type, seen) for field in fields)
         case msgspec.inspect.UnionType(types=types):
-            return any(_mentions_bulk(one, seen) for one in types)
+            inner = types
         case msgspec.inspect.TupleType(item_types=types):
-            return any(_mentions_bulk(one, seen) for one in types)
+            inner = types
         case msgspec.inspect.ListType(item_type=one) | msgspec.inspect.VarTupleType(item_type=one):
-            return _mentions_bulk(one, seen)
-        case msgspec.inspect.DictType(value_type=one):
-            return _mentions_bulk(one, seen)
+            inner = [one]
+        case msgspec.inspect.DictType(key_type=key, value_type=value):
+            inner = [value]
+            if not isinstance(key, msgspec.inspect.StrType):
+                yield kind
         case _:
-            return False
+            yield kind
+            return
+    for one in inner:
+        yield from _parts(one, seen)
+
+
+def _is_bulk(kind: msgspec.inspect.Type) -> bool:
+    return isinstance(kind, msgspec.inspect.CustomType) and kind.cls is Bulk
 
 
 _LEAVES: Final = (
@@ -82,27 +93,6 @@ _LEAVES: Final = (
     msgspec.inspect.EnumType,
     msgspec.inspect.LiteralType,
 )
-
-
-def _is_closed(kind: msgspec.inspect.Type, seen: set[type]) -> bool:
-    match kind:
-        case msgspec.inspect.CustomType(cls=cls):
-            return cls is Bulk
-        case msgspec.inspect.StructType(cls=cls, fields=fields):
-            if cls in seen:
-                return True
-            seen.add(cls)
-            return all(_is_closed(field.type, seen) for field in fields)
-        case msgspec.inspect.UnionType(types=types):
-            return all(_is_closed(one, seen) for one in types)
-        case msgspec.inspect.TupleType(item_types=types):
-            return all(_is_closed(one, seen) for one in types)
-        case msgspec.inspect.ListType(item_type=one) | msgspec.inspect.VarTupleType(item_type=one):
-            return _is_closed(one, seen)
-        case msgspec.inspect.DictType(key_type=key, value_type=value):
-            return isinstance(key, msgspec.inspect.StrType) and _is_closed(value, seen)
-        case _:
-            return isinstance(kind, _LEAVES)
 
 
 _types: dict[str, type[Message]] = {}
@@ -130,9 +120,13 @@ def find(name: str) -> Registered | None:
     known = _by_name.get(name)
     if known is None and name in _types:
         kind = _types[name]
-        info = msgspec.inspect.type_info(kind)
-        has_bulk, is_closed = _mentions_bulk(info, set()), _is_closed(info, set())
-        known = _by_name[name] = Registered(name, kind, has_bulk, is_closed)
+        parts = tuple(_parts(msgspec.inspect.type_info(kind), set()))
+        known = _by_name[name] = Registered(
+            name=name,
+            type=kind,
+            has_bulk=any(map(_is_bulk, parts)),
+            is_closed=all(_is_bulk(part) or isinstance(part, _LEAVES) for part in parts),
+        )
     return known
 
 

@@ -7,6 +7,9 @@ word from its owner, and by the reaper when the run is over, however that came a
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
+import signal
 import subprocess
 import time
 from collections.abc import Callable
@@ -80,7 +83,7 @@ class Holdings:
         """
         self._is_closed = True
         for process in tuple(self._running):
-            process.kill()
+            _kill(process)
         self._hands.shutdown(wait=False, cancel_futures=True)
         for name in list(self._leases):
             self._end_lease(name)
@@ -123,12 +126,18 @@ class Holdings:
         self._running.add(process)
         try:
             if self._is_closed:  # between its start and its place among those that are killed
-                process.kill()
+                _kill(process)
             code = process.wait(RELEASE_S)
         except subprocess.TimeoutExpired as error:
-            process.kill()
+            _kill(process)
             process.wait()
             return str(error)
         finally:
             self._running.discard(process)
         return f"{argv} returned exit status {code}" if code else ""
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    """With all that it has started: it leads a group of its own."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)

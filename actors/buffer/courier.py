@@ -65,7 +65,7 @@ class Courier:
         """
         if writing.is_unwritten(name):
             return []
-        if trained := fates.word_of(name):
+        if trained := fates.trained_word(name):
             return [self.trained(trained)]
         gone = fates.gone.get(name)
         return self.settled([Tell("rollout", gone.word())]) if gone else []

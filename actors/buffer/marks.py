@@ -143,7 +143,7 @@ class Fates:
         """True for a group that has its fate."""
         return name in self.trained or name in self.gone
 
-    def word_of(self, name: str) -> GroupsTrained | None:
+    def trained_word(self, name: str) -> GroupsTrained | None:
         """What the rollout actor is to be told of a trained group; None: it is not known as one."""
         if (version := self.trained.get(name)) is None:
             return None

@@ -110,16 +110,16 @@ class Publisher:
                 return self._answered(key, message, now_s)
             case Unanswered(key, _, reason) if self.epochs.turns.owns(key):
                 return self._turned(self.epochs.turns.unanswered(key, reason, now_s), now_s)
-            case Unanswered(key) if self.epochs.failure.owns(key):
-                return self.epochs.failure.missed(key, now_s)
+            case Unanswered(key) if self.epochs.untold.owns(key):
+                return self.epochs.untold.missed(key, now_s)
             case Unanswered(_, to) if to in self.settings.listeners:
                 return self.listeners.missed(to, now_s) if self.epochs.serving else []
             case Unanswered(key, _, reason):
                 return self._unanswered(key, reason, now_s)
             case Woken(key):
                 return self._woken(key, now_s)
-            case Taken(key) if self.epochs.failure.owns(key):
-                self.epochs.failure.taken(key)
+            case Taken(key) if self.epochs.untold.owns(key):
+                self.epochs.untold.taken(key)
                 return []
             case Taken(key):
                 self.listeners.taken(key.partition("/")[2])
@@ -182,7 +182,7 @@ class Publisher:
             case "listener":
                 return self.listeners.due(rest, self.epochs.published_word())
             case "failed":
-                return self.epochs.failure.due(key)
+                return self.epochs.untold.due(key)
             case "again":
                 return self.failures.again_due(rest, now_s)
             case "canary":

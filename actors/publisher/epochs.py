@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from milepost.actors.effects import Ask, Effect, Tell, Wake
 from milepost.actors.publisher.holds import Holds
 from milepost.actors.publisher.lanes import Lane, Phase, Weights
-from milepost.actors.publisher.listeners import Failure
+from milepost.actors.publisher.listeners import UntoldFailure
 from milepost.actors.publisher.movers import Mover
 from milepost.actors.publisher.settings import PublisherSettings
 from milepost.actors.publisher.turns import Turns, TurnVerdict
@@ -66,12 +66,12 @@ class Epochs:
     """No epoch begins earlier: the last one failed a moment ago."""
     num_published: int = 0
     num_skipped: int = 0
-    failure: Failure = field(init=False)
+    untold: UntoldFailure = field(init=False)
     turns: Turns = field(init=False)
 
     def __post_init__(self) -> None:
         """Nothing has failed yet."""
-        self.failure = Failure(self.settings.leader)
+        self.untold = UntoldFailure(self.settings.leader)
         self.turns = Turns(self.settings)
 
     # ---- versions come -------------------------------------------------------------------
@@ -278,7 +278,7 @@ class Epochs:
     def failed_word(self, version: int, reason: str) -> Effect:
         """What the trainer is told."""
         serving = self.serving.version if self.serving else 0
-        return self.failure.say(VersionFailed(version=version, serving=serving, reason=reason))
+        return self.untold.say(VersionFailed(version=version, serving=serving, reason=reason))
 
     def _metrics(self, epoch: Epoch, now_s: float) -> StepRecorded:
         moved_s = epoch.moved_s if epoch.moved_s is not None else epoch.activated_s

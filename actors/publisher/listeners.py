@@ -43,7 +43,7 @@ class Listeners:
 
 
 @dataclass(slots=True)
-class Failure:
+class UntoldFailure:
     """Word of the last version that failed, until the trainer has it.
 
     It alone offers a version again, and before the first one nothing else would ever be heard.

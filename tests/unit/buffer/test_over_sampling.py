@@ -51,8 +51,8 @@ def test_a_dropped_group_that_is_announced_again_is_dropped_by_the_same_word() -
     assert first[0].retry
 
 
-def test_the_fate_of_a_group_that_is_announced_again_waits_for_the_journal_too() -> None:
-    """Killed in between, the buffer would know nothing of a group that is over for its sender."""
+def dropped_and_unwritten() -> Play:
+    """The slow group is dropped, and the journal does not know it yet."""
     play = synchronous(journal=True)
     play.writes = False
     play.hear(GroupOpened(group_id="slow", prompt_id="p", size=2))
@@ -61,6 +61,12 @@ def test_the_fate_of_a_group_that_is_announced_again_waits_for_the_journal_too()
     for work in list(play.works):
         play.finish(work)
     play.request(0)
+    return play
+
+
+def test_the_fate_of_a_group_that_is_announced_again_waits_for_the_journal_too() -> None:
+    """Killed in between, the buffer would know nothing of a group that is over for its sender."""
+    play = dropped_and_unwritten()
     for again in (
         GroupOpened(group_id="slow", prompt_id="p", size=2),
         GroupAbandoned(group_id="slow", reason="episode_failed"),
@@ -76,14 +82,7 @@ def test_a_spent_credit_is_told_by_the_drop_or_by_the_count_and_never_by_both(
     journal: str,
 ) -> None:
     """Counted twice, the last batch would wait for a group that has no credit to go out with."""
-    play = synchronous(journal=True)
-    play.writes = False
-    play.hear(GroupOpened(group_id="slow", prompt_id="p", size=2))
-    play.put("g0")
-    play.put("g1")
-    for work in list(play.works):
-        play.finish(work)
-    play.request(0)
+    play = dropped_and_unwritten()
     is_behind = journal == "is behind"
     if not is_behind:
         play.write()
