@@ -203,7 +203,7 @@ def check_balance(run: SystemRun, steps: int) -> Ledger:
     return ledger
 
 
-def check_metrics(run: SystemRun, steps: int) -> None:
+def check_metrics(run: SystemRun, steps: int, *, minibatches: int = 2) -> None:
     """One object a step, and one before the first with what was measured there."""
     lines = run.steps()
     unknown = {name for line in lines for name in line if METRICS.find(name) is None}
@@ -211,7 +211,8 @@ def check_metrics(run: SystemRun, steps: int) -> None:
     assert [line["step"] for line in run.lines("metrics.jsonl")] == list(range(steps + 1))
     assert [line["train/step"] for line in lines] == list(range(steps))
     assert [line["train/version"] for line in lines] == list(range(1, steps + 1))
-    assert [line["train/optimizer_step"] for line in lines] == [2 * n for n in range(1, steps + 1)]
+    updates = [minibatches * n for n in range(1, steps + 1)]
+    assert [line["train/optimizer_step"] for line in lines] == updates
 
 
 def decoded(path: Path) -> Any:

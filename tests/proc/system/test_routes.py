@@ -85,6 +85,10 @@ def refusals(row: Trajectory) -> list[str]:
     return [refusal.reason for refusal in check_batch(batch, RULES).refusals]
 
 
+def _set(*settings: str) -> tuple[str, ...]:
+    return tuple(word for each in settings for word in ("--set", each))
+
+
 def test_a_mixture_is_trained_through_the_experts_that_sampled(
     tmp_path: Path, checkpoint: Path, launch: Launch
 ) -> None:
@@ -94,11 +98,13 @@ def test_a_mixture_is_trained_through_the_experts_that_sampled(
     which computes in float32 as the engine does, would hardly ever have chosen otherwise for tokens
     of its own version. A row of this very run with one expert changed is refused.
     """
-    words = ("--set", "algorithm.replay_routes=true", "--set", "actors.trainer.ranks=2")
+    # With a second minibatch the first step's own update would lie between engine and trainer.
+    settings = "algorithm.replay_routes=true", "actors.trainer.ranks=2"
+    words = _set(*settings, "algorithm.minibatches_per_step=1")
     start = Start(tmp_path, upcycle(checkpoint, tmp_path / "mixture"), steps=STEPS, words=words)
     run = launch(start)
     assert run.end() == 0, run.text
-    check_metrics(run, STEPS)
+    check_metrics(run, STEPS, minibatches=1)
     check_balance(run, STEPS)
     assert not run.events("refused_at_door")
     for line in run.steps():
