@@ -247,6 +247,9 @@ class PublisherConfig(Config, kw_only=True):
     transport: Literal["direct", "disk-delta", "broadcast"] = "direct"
     """direct: messages and shared memory. disk-delta: what changed, over a disk that all hosts
     share. broadcast: torch.distributed, gloo on CPUs and NCCL on GPUs."""
+    cuda_ipc: Literal["auto", "never", "always"] = "auto"
+    """direct: engines on the trainer's own GPU copy a version out of its memory, by a handle. auto:
+    those that can do, the others get bytes. always: one that cannot ends the run."""
     pause: Literal["retract", "in_place"] = "retract"
     bucket_bytes_max: Positive = 512 * 1024 * 1024
     epoch_deadline_s: PositiveFloat = 120.0

@@ -121,6 +121,16 @@ class TensorSpec(Struct, frozen=True, kw_only=True):
     shape: tuple[int, ...]
 
 
+class DeviceMemory(Struct, frozen=True, kw_only=True):
+    """An allocation on a GPU that other processes may open, by its CUDA IPC handle."""
+
+    device: str
+    """UUID of the GPU."""
+    handle: bytes
+    """`cudaIpcMemHandle_t`, 64 bytes; a fact of the driver, the same for the allocation's life."""
+    num_bytes: Positive
+
+
 class PrepareEpoch(Message, kw_only=True):
     """An epoch begins: these tensors will come in `num_buckets` buckets. `EpochAnswer`."""
 
@@ -139,6 +149,18 @@ class WeightBucket(Message, kw_only=True):
     index: NonNegative
     names: tuple[str, ...]
     tensors: tuple[Bulk, ...]
+
+
+class CopyBucket(Message, kw_only=True):
+    """MOVE within one GPU: copy these tensors out of the trainer's memory. `EpochAnswer`."""
+
+    version: NonNegative
+    index: NonNegative
+    names: tuple[str, ...]
+    offsets: tuple[NonNegative, ...]
+    """Where each tensor begins, in bytes; row-major, with the dtype and shape announced."""
+    memory: DeviceMemory
+    """Holds still until every engine has answered, or left the epoch."""
 
 
 class PullVersion(Message, kw_only=True):
@@ -188,6 +210,9 @@ class EpochAnswer(Message, kw_only=True):
     version: NonNegative
     ok: bool
     reason: str = ""
+    device: str = ""
+    """PREPARE: UUID of the GPU that holds the engine's weights, if it opens handles of its memory;
+    empty: bytes only."""
 
 
 class EpochConfirmed(Message, kw_only=True):
@@ -220,6 +245,7 @@ EngineInbox: TypeAlias = (
     | Score
     | PrepareEpoch
     | WeightBucket
+    | CopyBucket
     | PullVersion
     | ReceiveVersion
     | ActivateEpoch

@@ -7,7 +7,7 @@ from typing import TypeAlias
 from msgspec import Struct
 
 from milepost.messages.bulk import Bulk
-from milepost.messages.engine import TensorSpec
+from milepost.messages.engine import DeviceMemory, TensorSpec
 from milepost.messages.shared import ChatMessage, Message, NonNegative, Positive, Seconds
 
 
@@ -45,18 +45,23 @@ class VersionReady(Message, kw_only=True):
     the bytes must differ."""
     rendezvous: str = ""
     """`host:port` of the store where groups for a broadcast meet; empty with other transports."""
+    memory: DeviceMemory | None = None
+    """Where all of it lies on the trainer's GPU; None: bytes come with the buckets."""
 
 
 class BucketReady(Message, kw_only=True):
     """One bucket of `version`; its buffers may lie in shared memory.
 
-    A broadcast sends the bytes by itself: then the bucket has names and no tensors.
+    A broadcast sends the bytes by itself, and within one GPU engines copy them: then the bucket has
+    names and no tensors. They follow in a bucket of the same index after `SendBytes`.
     """
 
     version: NonNegative
     index: NonNegative
     names: tuple[str, ...]
     tensors: tuple[Bulk, ...]
+    offsets: tuple[NonNegative, ...] = ()
+    """Where each tensor begins in the version's `memory`, in bytes."""
 
 
 class HoldVersion(Message, kw_only=True):

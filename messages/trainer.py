@@ -111,8 +111,28 @@ class SendVersion(Message, kw_only=True):
     deadline_s: Seconds
 
 
+class SendBytes(Message, kw_only=True):
+    """Publisher to the rank that exported `version`: some engine cannot open its `memory`.
+
+    Every bucket is told once more, with its tensors; then `VersionSent`.
+    """
+
+    version: NonNegative
+
+
+class KeepVersions(Message, kw_only=True):
+    """Publisher to the rank that exports: what engines may still read from the GPU's memory.
+
+    Of all versions up to `announced`, others may be overwritten.
+    """
+
+    versions: tuple[NonNegative, ...]
+    announced: NonNegative
+    """The newest version that the publisher has heard of."""
+
+
 class VersionSent(Message, kw_only=True):
-    """Every broadcast of a version has ended; or could not, and why."""
+    """A version was broadcast, or told with its bytes; or could not be, and why."""
 
     version: NonNegative
     ok: bool
@@ -127,4 +147,6 @@ TrainerInbox: TypeAlias = (
     | RankOrdered
     | LedgerWritten
     | SendVersion
+    | SendBytes
+    | KeepVersions
 )

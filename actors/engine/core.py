@@ -48,6 +48,7 @@ from milepost.messages.engine import (
     AbortEpoch,
     AbortRequests,
     ActivateEpoch,
+    CopyBucket,
     DigestTensors,
     ForgetSessions,
     Generate,
@@ -96,7 +97,7 @@ class Engine:
     ) -> None:
         self._name, self._publisher, self._incarnation = name, publisher, incarnation
         self._facts, self._requests_max = facts, requests_max
-        self._epochs = Epochs(facts.manifest)
+        self._epochs = Epochs(facts.manifest, facts.gpu)
         self._in_flight: dict[str, _InFlight] = {}
         self._parts = Parts()
         self._drains: list[Request] = []
@@ -193,6 +194,8 @@ class Engine:
                 return self._epochs.prepare(message, request)
             case WeightBucket():
                 return self._epochs.bucket(message, request)
+            case CopyBucket():
+                return self._epochs.copy(message, request)
             case PullVersion():
                 return self._epochs.pull(message, request)
             case ReceiveVersion():

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 from milepost.actors.effects import Effect, Reply, Request
 from milepost.actors.engine.interface import (
+    CopyWeights,
     DropEpoch,
     OpenEpoch,
     PullWeights,
@@ -24,6 +25,7 @@ from milepost.actors.engine.interface import (
 from milepost.messages.engine import (
     AbortEpoch,
     ActivateEpoch,
+    CopyBucket,
     EpochAnswer,
     EpochConfirmed,
     PrepareEpoch,
@@ -74,6 +76,7 @@ class Epochs:
 
     Args:
         manifest: what the model is made of.
+        gpu: as of `EngineFacts`.
 
     Attributes:
         version: the one that serves; None before the first.
@@ -82,7 +85,8 @@ class Epochs:
         digests: of the versions that serve or served, the newest `_DIGESTS_MAX`.
     """
 
-    def __init__(self, manifest: tuple[TensorSpec, ...]) -> None:
+    def __init__(self, manifest: tuple[TensorSpec, ...], gpu: str = "") -> None:
+        self._gpu = gpu
         self._manifest = {spec.name: spec for spec in manifest}
         self._open: _Open | None = None
         self._pending: dict[str, _Pending] = {}
@@ -114,13 +118,25 @@ class Epochs:
 
     def bucket(self, message: WeightBucket, request: Request) -> list[Effect]:
         """Some tensors came."""
-        if reason := self._bucket_fault(message):
+        reason = self._bucket_fault(message.version, message.index, message.names)
+        if reason := reason or self._tensors_fault(message):
+            return [self._refuse(request, message.version, reason)]
+        key = self._bucket_comes(request, message.index, message.names)
+        return [StageBucket(key, message.names, message.tensors)]
+
+    def copy(self, message: CopyBucket, request: Request) -> list[Effect]:
+        """Some tensors lie on this GPU."""
+        reason = self._bucket_fault(message.version, message.index, message.names)
+        if not reason and not self._gpu:
+            reason = "this engine opens no handles of a GPU's memory, it takes bytes"
+        if not reason and len(message.names) != len(message.offsets):
+            reason = f"{len(message.names)} names for {len(message.offsets)} offsets"
+        if reason:
             return [self._refuse(request, message.version, reason)]
         assert self._open is not None
-        self._open.buckets.add(message.index)
-        self._open.named.update(message.names)
-        key = self._key(_Pending(request, self._open, is_bucket=True))
-        return [StageBucket(key, message.names, message.tensors)]
+        specs = tuple(self._open.specs[name] for name in message.names)
+        key = self._bucket_comes(request, message.index, message.names)
+        return [CopyWeights(key, specs, message.offsets, message.memory)]
 
     def pull(self, message: PullVersion, request: Request) -> list[Effect]:
         """Everything lies on a disk."""
@@ -188,7 +204,9 @@ class Epochs:
             return [Reply(request, self._switched(result))]
         if not error:
             opened.num_staged += pending.is_bucket
-            return [Reply(request, EpochAnswer(version=opened.version, ok=True))]
+            device = "" if pending.is_bucket else self._gpu
+            answer = EpochAnswer(version=opened.version, ok=True, device=device)
+            return [Reply(request, answer)]
         effects: list[Effect] = [self._refuse(request, opened.version, error)]
         if opened is self._open:
             opened.activate = None
@@ -243,26 +261,31 @@ class Epochs:
             for spec in others[:_NAMED_MAX]
         )
 
-    def _bucket_fault(self, message: WeightBucket) -> str:
-        if fault := self._version_fault(message.version):
+    def _bucket_fault(self, version: int, index: int, names: tuple[str, ...]) -> str:
+        if fault := self._version_fault(version):
             return fault
         assert self._open is not None
-        if message.index >= self._open.prepare.num_buckets:
-            return f"bucket {message.index} of {self._open.prepare.num_buckets}"
-        if message.index in self._open.buckets:
-            return f"bucket {message.index} came twice"
-        if len(message.names) != len(message.tensors):
-            return f"{len(message.names)} names for {len(message.tensors)} tensors"
+        if index >= self._open.prepare.num_buckets:
+            return f"bucket {index} of {self._open.prepare.num_buckets}"
+        if index in self._open.buckets:
+            return f"bucket {index} came twice"
         seen: set[str] = set()
-        for name, tensor in zip(message.names, message.tensors, strict=True):
-            spec = self._open.specs.get(name)
-            if spec is None:
+        for name in names:
+            if name not in self._open.specs:
                 return f"tensor {name} was not announced"
             if name in self._open.named or name in seen:
                 return f"tensor {name} came twice"
+            seen.add(name)
+        return ""
+
+    def _tensors_fault(self, message: WeightBucket) -> str:
+        assert self._open is not None
+        if len(message.names) != len(message.tensors):
+            return f"{len(message.names)} names for {len(message.tensors)} tensors"
+        for name, tensor in zip(message.names, message.tensors, strict=True):
+            spec = self._open.specs[name]
             if (spec.dtype, spec.shape) != (tensor.dtype, tensor.shape):
                 return f"{name} is {tensor}, announced as {spec.dtype} {spec.shape}"
-            seen.add(name)
         return ""
 
     def _whole_fault(self, version: int) -> str:
@@ -315,8 +338,13 @@ class Epochs:
     def _everything_comes(self, request: Request) -> str:
         """Key of the one work that stages all tensors."""
         assert self._open is not None
-        self._open.buckets.add(0)
-        self._open.named.update(self._open.specs)
+        return self._bucket_comes(request, 0, tuple(self._open.specs))
+
+    def _bucket_comes(self, request: Request, index: int, names: tuple[str, ...]) -> str:
+        """Key of the work that stages these tensors."""
+        assert self._open is not None
+        self._open.buckets.add(index)
+        self._open.named.update(names)
         return self._key(_Pending(request, self._open, is_bucket=True))
 
     def _switched(self, switched: Switched) -> EpochConfirmed:

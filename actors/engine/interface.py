@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from milepost.actors.effects import Event, Work
 from milepost.messages.bulk import Bulk
-from milepost.messages.engine import PauseMode, TensorSpec
+from milepost.messages.engine import DeviceMemory, PauseMode, TensorSpec
 from milepost.messages.shared import FinishReason, SamplingParams, VersionSpan
 
 if TYPE_CHECKING:
@@ -32,6 +32,7 @@ class EngineFacts:
         vocab_size: token ids are below it.
         context_tokens: most tokens of one row, prompt and reply together.
         returns_routes: the experts of each token are kept, and told to who asks.
+        gpu: UUID of the GPU that holds the weights, if handles of its memory are opened; or empty.
         details: for people: device, dtype, slots, ...
     """
 
@@ -39,6 +40,7 @@ class EngineFacts:
     vocab_size: int
     context_tokens: int
     returns_routes: bool = False
+    gpu: str = ""
     details: dict[str, object] = field(default_factory=dict)
 
 
@@ -123,6 +125,19 @@ class StageBucket(Work):
 
     names: tuple[str, ...]
     tensors: tuple[Bulk, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CopyWeights(Work):
+    """Copy tensors into the open epoch, out of the trainer's memory on this GPU.
+
+    Attributes:
+        offsets: where each begins there, in bytes.
+    """
+
+    specs: tuple[TensorSpec, ...]
+    offsets: tuple[int, ...]
+    memory: DeviceMemory
 
 
 @dataclass(frozen=True, slots=True)

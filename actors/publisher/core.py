@@ -43,7 +43,7 @@ from milepost.actors.publisher.failures import Failures
 from milepost.actors.publisher.holds import Holds
 from milepost.actors.publisher.lanes import Lane, Phase, Weights
 from milepost.actors.publisher.listeners import Listeners
-from milepost.actors.publisher.movers import mover_of
+from milepost.actors.publisher.movers import BYTES, mover_of
 from milepost.actors.publisher.proofs import Proofs, Verdict, unmoved
 from milepost.actors.publisher.works import VersionWritten
 from milepost.messages.buffer import TrajectoryFinished
@@ -98,7 +98,7 @@ class Publisher:
         serving = self.epochs.serving
         if serving is not None and self.epochs.serves_everywhere:
             effects += self.holds.grant(serving.version, now_s)
-        return effects + self._reply_drained()
+        return [*effects, *self.epochs.keep_word(), *self._reply_drained()]
 
     def _decide(self, event: Event, now_s: float) -> list[Effect]:
         match event:
@@ -112,6 +112,9 @@ class Publisher:
                 return self._turned(self.epochs.turns.unanswered(key, reason, now_s), now_s)
             case Unanswered(key) if self.epochs.untold.owns(key):
                 return self.epochs.untold.missed(key, now_s)
+            case Unanswered(key, _, reason) if key.startswith(BYTES):
+                version = int(key.removeprefix(BYTES))
+                return self.failures.no_bytes(version, reason, now_s)
             case Unanswered(_, to) if to in self.settings.listeners:
                 return self.listeners.missed(to, now_s) if self.epochs.serving else []
             case Unanswered(key, _, reason):
@@ -205,8 +208,10 @@ class Publisher:
             case EpochConfirmed() if lane.phase is Phase.ACTIVATING:
                 return self._confirmed(lane, message, now_s)
             case EpochAnswer(ok=True) if lane.phase is not Phase.ACTIVATING:
-                self.epochs.step_done(lane, now_s)
+                self.epochs.step_done(lane, message.device, now_s)
                 return []
+            case EpochAnswer(ok=False) if lane.phase is Phase.MOVING and lane.by_handle:
+                return self.failures.handle_refused(lane, message.reason)
             case EpochAnswer(ok=False):
                 reason = f"{lane.engine} refused while {lane.phase}: {message.reason}"
                 return self.failures.lane_failed(lane, reason, now_s)
@@ -316,10 +321,11 @@ class Publisher:
         return []  # of a version that a newer one has replaced
 
     def _sent(self, key: str, message: VersionSent, now_s: float) -> list[Effect]:
-        """The sender of a broadcast is through; engines say by themselves what came of it."""
-        del key
+        """The sender is through; engines say by themselves what came of it."""
         if message.ok:
             return []
+        if key.startswith(BYTES):
+            return self.failures.no_bytes(message.version, message.reason, now_s)
         for weights in self.epochs.on_the_way():
             if weights.version == message.version:
                 return self._given_up(weights, f"it cannot be sent: {message.reason}", now_s)

@@ -17,7 +17,7 @@ from milepost.actors.publisher.turns import Turns, TurnVerdict
 from milepost.messages.engine import AbortEpoch
 from milepost.messages.publisher import BucketReady, VersionReady
 from milepost.messages.supervisor import StepRecorded
-from milepost.messages.trainer import VersionFailed, VersionPublished
+from milepost.messages.trainer import KeepVersions, VersionFailed, VersionPublished
 
 ARRIVING_MAX = 2
 
@@ -66,6 +66,10 @@ class Epochs:
     """No epoch begins earlier: the last one failed a moment ago."""
     num_published: int = 0
     num_skipped: int = 0
+    announced: int | None = None
+    """Newest version that came and lies on the trainer's GPU."""
+    _kept: set[int] = field(default_factory=set)
+    """Versions that the trainer was last told to keep there."""
     untold: UntoldFailure = field(init=False)
     turns: Turns = field(init=False)
 
@@ -78,6 +82,8 @@ class Epochs:
 
     def version_ready(self, message: VersionReady, now_s: float) -> list[Effect]:
         """The trainer made a version; its buckets follow."""
+        if message.memory is not None:
+            self.announced = max(message.version, self.announced or 0)
         if self.serving is not None and message.version == self.serving.version:
             return [Tell(self.settings.leader, self.published_word())]
         newest = self.epoch.weights if self.epoch else self.serving
@@ -98,8 +104,11 @@ class Epochs:
 
     def bucket_ready(self, message: BucketReady) -> None:
         """One bucket; of a version that was skipped already, nobody needs it."""
-        for weights in (*self.arriving.values(), *([self.epoch.weights] if self.epoch else [])):
-            if weights.version == message.version:
+        served = [self.serving] if self.serving and self.mover.keeps_buckets else []
+        for weights in (*self.on_the_way(), *served):
+            known = weights.buckets.get(message.index)
+            is_poorer = known is not None and len(known.tensors) > len(message.tensors)
+            if weights.version == message.version and not is_poorer:
                 weights.buckets[message.index] = message
 
     def on_the_way(self) -> list[Weights]:
@@ -134,11 +143,12 @@ class Epochs:
         self.arriving.clear()
         members = {name for name, lane in self.lanes.items() if lane.phase is Phase.IDLE}
         self.epoch = Epoch(newest, members, now_s)
-        effects += [self._start(self.lanes[name], newest) for name in sorted(members)]
+        effects += [self.start(self.lanes[name], newest) for name in sorted(members)]
         deadline = Wake(f"deadline/{newest.version}", now_s + self.settings.epoch_deadline_s)
         return [*effects, deadline]
 
-    def _start(self, lane: Lane, target: Weights) -> Effect:
+    def start(self, lane: Lane, target: Weights) -> Effect:
+        """An engine begins on its way to a version, or begins again."""
         randomize = self.settings.check_weight_update_equal and lane.confirmed is None
         return lane.begin(target, self.mover.num_moves(target), randomize=randomize)
 
@@ -182,9 +192,9 @@ class Epochs:
         epoch.unproven = set(epoch.members)
         return [self.lanes[name].activate(self.settings.pause) for name in sorted(epoch.members)]
 
-    def step_done(self, lane: Lane, now_s: float) -> None:
-        """An engine took PREPARE or a bucket."""
-        lane.answered()
+    def step_done(self, lane: Lane, device: str, now_s: float) -> None:
+        """An engine took PREPARE or a bucket; `device` as of its answer."""
+        lane.answered(device)
         epoch = self.epoch
         if epoch is None or epoch.prepared_s is not None:
             return
@@ -215,6 +225,8 @@ class Epochs:
         self.num_published += 1
         published = self.published_word()
         effects: list[Effect] = self.mover.published(self.serving)
+        # First, since the trainer may export the next version as soon as this one is published.
+        effects += self.keep_word()
         effects += [Tell(name, published) for name in self.settings.listeners]
         effects.append(Tell("supervisor", self._metrics(epoch, now_s)))
         for lane in self.lanes.values():
@@ -253,13 +265,28 @@ class Epochs:
         if epoch is not None and (epoch.is_activating or lane.engine in epoch.members):
             return []
         if self.serving is not None and lane.confirmed != self.serving.version:
-            return [self._start(lane, self.serving)]
+            return [self.start(lane, self.serving)]
         if self.epoch is not None:
             self.epoch.members.add(lane.engine)
-            return [self._start(lane, self.epoch.weights)]
+            return [self.start(lane, self.epoch.weights)]
         return []
 
     # ---- words ---------------------------------------------------------------------------
+
+    def needed(self) -> set[int]:
+        """Versions that an engine is on its way to, or may have to be brought to."""
+        targets = (lane.target for lane in self.lanes.values())
+        every = (*self.on_the_way(), self.serving, *targets)
+        return {weights.version for weights in every if weights is not None}
+
+    def keep_word(self) -> list[Effect]:
+        """What the trainer is told when other versions than before are read on its GPU."""
+        needed = self.needed()
+        if self.announced is None or needed == self._kept:
+            return []
+        self._kept = needed
+        word = KeepVersions(versions=tuple(sorted(needed)), announced=self.announced)
+        return [Tell(self.settings.leader, word)]
 
     @property
     def serves_everywhere(self) -> bool:
@@ -284,6 +311,7 @@ class Epochs:
         moved_s = epoch.moved_s if epoch.moved_s is not None else epoch.activated_s
         prepared_s = epoch.prepared_s if epoch.prepared_s is not None else moved_s
         weights = epoch.weights
+        lanes = [self.lanes[name] for name in epoch.members]
         metrics = {
             "perf/update_weights_version": float(weights.version),
             "perf/update_weights_time": now_s - epoch.since_s,
@@ -292,8 +320,9 @@ class Epochs:
             "perf/update_weights_hold_time": epoch.activated_s - moved_s,
             "perf/update_weights_activate_time": now_s - epoch.activated_s,
             "perf/update_weights_pause_time": epoch.pause_s,
-            "perf/update_weights_wire_bytes": float(
-                self.mover.wire_bytes(weights, len(epoch.members))
+            "perf/update_weights_wire_bytes": float(self.mover.wire_bytes(weights, lanes)),
+            "perf/update_weights_cuda_ipc_bytes": float(
+                weights.announced_bytes * sum(lane.by_handle for lane in lanes)
             ),
             "perf/update_weights_skipped": float(self.num_skipped),
         }

@@ -34,6 +34,25 @@ class Failures:
             return self.epochs.reconcile(lane)
         return self.engine_silent(lane, reason, now_s)
 
+    def handle_refused(self, lane: Lane, reason: str) -> list[Effect]:
+        """The engine cannot read the trainer's memory after all: it begins again, with bytes."""
+        assert lane.target is not None
+        lane.takes_bytes = True
+        said = f"{lane.engine} gets bytes from now on, it refused a handle: {reason}"
+        return [_event("cuda_ipc", said), self.epochs.start(lane, lane.target)]
+
+    def no_bytes(self, version: int, reason: str, now_s: float) -> list[Effect]:
+        """The trainer does not give the bytes of a version that engines wait for."""
+        effects: list[Effect] = []
+        for weights in (*self.epochs.on_the_way(), self.epochs.serving):
+            if weights is not None and weights.version == version:
+                weights.wants_bytes = False
+        for lane in self.epochs.lanes.values():
+            waits = lane.phase is Phase.MOVING and not lane.is_waiting
+            if waits and lane.target is not None and lane.target.version == version:
+                effects += self.lane_failed(lane, f"{lane.engine} needs bytes: {reason}", now_s)
+        return effects
+
     def fail_epoch(self, reason: str, now_s: float) -> list[Effect]:
         """ABORT: the old version goes on serving, on every engine (PU-4).
 

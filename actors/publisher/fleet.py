@@ -41,6 +41,7 @@ from milepost.actors.publisher.core import Publisher
 from milepost.actors.publisher.lanes import Weights
 from milepost.actors.publisher.works import ConfirmVersion
 from milepost.messages.publisher import (
+    BucketReady,
     EngineReady,
     HoldRefused,
     HoldVersion,
@@ -48,7 +49,7 @@ from milepost.messages.publisher import (
     VersionHeld,
 )
 from milepost.messages.supervisor import EventReported, PeerRestarted, StepRecorded
-from milepost.messages.trainer import VersionFailed
+from milepost.messages.trainer import KeepVersions, VersionFailed
 
 if TYPE_CHECKING:
     from milepost.actors.publisher.settings import PublisherSettings
@@ -96,6 +97,9 @@ class FleetPublisher:
             effects += self._led(self.evaluation.handle(ours, now_s))
         elif not self._asked(event):
             effects += map(self.kept, self.training.handle(event, now_s))
+            if isinstance(event, Received) and isinstance(event.message, BucketReady):
+                # Bytes that evaluation engines asked for, of a version that is no longer served.
+                effects += self._led(self.evaluation.handle(event, now_s))
         return effects + self._go_on(now_s)
 
     @property
@@ -167,16 +171,20 @@ class FleetPublisher:
         return effects
 
     def kept(self, effect: Effect) -> Effect:
-        """Whatever the evaluation engines may be sent to stays on the disk."""
-        if not isinstance(effect, ConfirmVersion):
-            return effect
-        epochs, needed = self.evaluation.epochs, [effect.version]
-        needed += [weights.version for weights in epochs.on_the_way()]
+        """Whatever the evaluation engines may be sent to stays on the disk, or on the GPU."""
+        needed = self.evaluation.epochs.needed()
         if self._wanted is not None and self._wanted.version is not None:
-            needed.append(self._wanted.version)
-        if epochs.serving is not None:
-            needed.append(epochs.serving.version)
-        return ConfirmVersion(effect.key, effect.version, min(needed))
+            needed.add(self._wanted.version)
+        match effect:
+            case ConfirmVersion(key, version):
+                return ConfirmVersion(key, version, min(needed | {version}))
+            case Tell(_, KeepVersions(versions=versions) as word):
+                every = tuple(sorted(needed.union(versions)))
+                return msgspec.structs.replace(
+                    effect, message=msgspec.structs.replace(word, versions=every)
+                )
+            case _:
+                return effect
 
     def _led(self, effects: list[Effect]) -> list[Effect]:
         """Effects of the evaluation engines' publisher, kept apart from the other's."""

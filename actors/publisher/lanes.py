@@ -26,6 +26,8 @@ class Weights:
     """It is complete on the disk; the buckets are gone then (transport disk-delta)."""
     is_writing: bool = False
     num_writes: int = 0
+    wants_bytes: bool = False
+    """The trainer was asked for the bytes of a version that lies on its GPU."""
 
     @property
     def version(self) -> int:
@@ -36,11 +38,6 @@ class Weights:
     def is_complete(self) -> bool:
         """True when every bucket is here, or has been written to the disk."""
         return self.written is not None or len(self.buckets) == self.ready.num_buckets
-
-    @property
-    def num_bytes(self) -> int:
-        """Of all tensors that have come."""
-        return sum(tensor.nbytes for bucket in self.buckets.values() for tensor in bucket.tensors)
 
     @property
     def announced_bytes(self) -> int:
@@ -88,6 +85,12 @@ class Lane:
     """Every tensor was compared after its first version (`check_weight_update_equal`)."""
     is_waiting: bool = False
     """A question to the engine is open."""
+    gpu: str = ""
+    """UUID of the GPU that it copies within, as it said to the last PREPARE."""
+    by_handle: bool = False
+    """Some of its target, or of what it confirmed last, was copied within the GPU."""
+    takes_bytes: bool = False
+    """It refused a handle: from then on it gets bytes."""
     _token: int = 0
 
     def key(self) -> str:
@@ -105,6 +108,7 @@ class Lane:
         self.target = target
         self.phase = Phase.PREPARING
         self.num_moves, self.num_moved = num_moves, 0
+        self.by_handle = False
         ready = target.ready
         prepare = PrepareEpoch(
             version=ready.version,
@@ -120,11 +124,15 @@ class Lane:
         self.is_waiting = True
         return Ask(self.engine, message, self.key(), deadline_s)
 
-    def answered(self) -> None:
-        """The open question got a good answer: one step on."""
+    def answered(self, device: str = "") -> None:
+        """The open question got a good answer: one step on.
+
+        Args:
+            device: as of `EpochAnswer`.
+        """
         self.is_waiting = False
         if self.phase is Phase.PREPARING:
-            self.phase = Phase.MOVING
+            self.phase, self.gpu = Phase.MOVING, device
         elif self.phase is Phase.MOVING:
             self.num_moved += 1
         if self.phase is Phase.MOVING and self.num_moved == self.num_moves:
@@ -152,7 +160,7 @@ class Lane:
         self.target = None
         self.phase = phase
         if phase is Phase.GONE:
-            self.confirmed, self.was_compared = None, False
+            self.confirmed, self.was_compared, self.takes_bytes = None, False, False
 
     def __str__(self) -> str:
         """Engine, phase and progress."""

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Final, Protocol
 
-from milepost.actors.effects import Ask, Effect
+from milepost.actors.effects import Ask, Effect, Fail
 from milepost.actors.publisher.lanes import Lane, Phase, Weights
 from milepost.actors.publisher.settings import PublisherSettings
 from milepost.actors.publisher.works import ConfirmVersion, WriteVersion
-from milepost.messages.engine import PullVersion, ReceiveVersion, WeightBucket
-from milepost.messages.trainer import SendVersion
+from milepost.messages.engine import CopyBucket, PullVersion, ReceiveVersion, WeightBucket
+from milepost.messages.trainer import SendBytes, SendVersion
+
+BYTES: Final = "bytes/"
+"""Keys of questions for the bytes of a version."""
 
 
 class Mover(Protocol):
@@ -45,15 +48,20 @@ class Mover(Protocol):
         """Every engine serves the version."""
         ...
 
-    def wire_bytes(self, weights: Weights, num_engines: int) -> int:
-        """Bytes that the publication moved."""
+    def wire_bytes(self, weights: Weights, lanes: Sequence[Lane]) -> int:
+        """Bytes that the publication moved to these engines, but for copies within a GPU."""
         ...
 
 
 @dataclass(slots=True)
 class Direct:
-    """Buckets in messages, their bytes in shared memory where both ends share a host."""
+    """Buckets in messages, their bytes in shared memory where both ends share a host.
 
+    A version that lies on the trainer's GPU has no bytes here. An engine on that GPU is told where
+    it lies; once some engine needs bytes, the trainer is asked for them.
+    """
+
+    settings: PublisherSettings
     keeps_buckets: bool = True
 
     def num_moves(self, weights: Weights) -> int:
@@ -68,10 +76,29 @@ class Direct:
     def move(self, lane: Lane, together: Sequence[Lane]) -> list[Effect]:
         """The next bucket, if it has come."""
         del together
-        assert lane.target is not None
-        bucket = lane.target.buckets.get(lane.num_moved)
+        weights = lane.target
+        assert weights is not None
+        bucket = weights.buckets.get(lane.num_moved)
         if bucket is None:
             return []
+        memory = weights.ready.memory
+        if memory is not None and memory.device == lane.gpu and not lane.takes_bytes:
+            lane.by_handle = True
+            return [
+                lane.ask(
+                    CopyBucket(
+                        version=bucket.version,
+                        index=bucket.index,
+                        names=bucket.names,
+                        offsets=bucket.offsets,
+                        memory=memory,
+                    )
+                )
+            ]
+        if self.settings.cuda_ipc == "always":
+            return [Fail(_cannot_copy(lane, weights))]
+        if len(bucket.tensors) != len(bucket.names):
+            return self._ask_for_bytes(weights)
         message = WeightBucket(
             version=bucket.version, index=bucket.index, names=bucket.names, tensors=bucket.tensors
         )
@@ -82,9 +109,17 @@ class Direct:
         del weights
         return []
 
-    def wire_bytes(self, weights: Weights, num_engines: int) -> int:
-        """Every tensor, to every engine."""
-        return weights.num_bytes * num_engines
+    def wire_bytes(self, weights: Weights, lanes: Sequence[Lane]) -> int:
+        """Every tensor, to every engine that did not copy it."""
+        return weights.announced_bytes * sum(not lane.by_handle for lane in lanes)
+
+    def _ask_for_bytes(self, weights: Weights) -> list[Effect]:
+        if weights.wants_bytes:
+            return []
+        weights.wants_bytes = True
+        key = f"{BYTES}{weights.version}"
+        message = SendBytes(version=weights.version)
+        return [Ask(self.settings.leader, message, key, self.settings.epoch_deadline_s)]
 
 
 @dataclass(slots=True)
@@ -121,9 +156,9 @@ class DiskDelta:
         """The next version stands on this one."""
         return [ConfirmVersion(f"confirm/{weights.version}", weights.version, weights.version)]
 
-    def wire_bytes(self, weights: Weights, num_engines: int) -> int:
+    def wire_bytes(self, weights: Weights, lanes: Sequence[Lane]) -> int:
         """Written once, read by every engine's host."""
-        del num_engines
+        del lanes
         return weights.written.file_bytes if weights.written else 0
 
 
@@ -170,9 +205,9 @@ class Broadcast:
         del weights
         return []
 
-    def wire_bytes(self, weights: Weights, num_engines: int) -> int:
+    def wire_bytes(self, weights: Weights, lanes: Sequence[Lane]) -> int:
         """Every tensor, to every engine."""
-        return weights.announced_bytes * num_engines
+        return weights.announced_bytes * len(lanes)
 
     def _meet(self, weights: Weights, together: Sequence[Lane]) -> Effect:
         self.num_groups += 1
@@ -207,4 +242,15 @@ def mover_of(settings: PublisherSettings) -> Mover:
         case "broadcast":
             return Broadcast(settings)
         case _:
-            return Direct()
+            return Direct(settings)
+
+
+def _cannot_copy(lane: Lane, weights: Weights) -> str:
+    memory = weights.ready.memory
+    theirs = "in no memory of a GPU" if memory is None else f"on GPU {memory.device}"
+    ours = f"works on GPU {lane.gpu}" if lane.gpu else "opens no handles"
+    refused = " and refused one" if lane.takes_bytes else ""
+    return (
+        f"version {weights.version} lies {theirs}, {lane.engine} {ours}{refused}, and "
+        f'actors.publisher.cuda_ipc is "always": put both on one GPU, or set "auto"'
+    )

@@ -26,6 +26,8 @@ class PublisherSettings:
     reads_tensors: bool = True
     """Engines can read their tensors back by name."""
     transport: str = "direct"
+    cuda_ipc: str = "auto"
+    """Whether engines on the trainer's GPU copy versions there (transport direct)."""
     delta_root: str = ""
     """Folder of all versions (transport disk-delta)."""
     fleet: tuple[str, ...] = ()
@@ -59,6 +61,7 @@ class PublisherSettings:
             reads_tensors=topology.actors.engine is not None
             and topology.actors.engine.kind in READS_TENSORS,
             transport=publisher.transport,
+            cuda_ipc=publisher.cuda_ipc,
             delta_root=delta_root,
             fleet=topology.names("evaluation_engine"),
             sessions=topology.names("session") if publisher.canary else (),

@@ -42,7 +42,7 @@ from milepost.actors.trainer.feed import Feed
 from milepost.actors.trainer.guard import Guard
 from milepost.actors.trainer.intake import Intake
 from milepost.actors.trainer.plan import TrainerPlan
-from milepost.actors.trainer.publishing import Publishing
+from milepost.actors.trainer.publishing import PublisherWord, Publishing
 from milepost.actors.trainer.ranks import Ranks
 from milepost.actors.trainer.report import StepReport
 from milepost.actors.trainer.sure import SureWords
@@ -64,9 +64,6 @@ from milepost.messages.trainer import (
     RankOrder,
     RowsScored,
     ScoreRows,
-    SendVersion,
-    VersionFailed,
-    VersionPublished,
 )
 
 SUPERVISOR: Final = "supervisor"
@@ -173,9 +170,9 @@ class Trainer:
         return []
 
     def _received(self, source: str, message: Message, request: Request | None) -> list[Effect]:
+        if isinstance(message, PublisherWord):
+            return self.publishing.heard(message, request)
         match message:
-            case VersionPublished() | VersionFailed() | SendVersion():
-                return self.publishing.heard(message, request)
             case LedgerWritten():
                 self.trained.written(message.version)
             case PartChecked():

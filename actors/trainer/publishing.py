@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, TypeAlias
 
 from milepost.actors.effects import Effect, Fail, Reply, Request, Tell, Wake, WorkDone
 from milepost.actors.trainer.lineage import MadeVersions
 from milepost.actors.trainer.plan import TrainerPlan
 from milepost.actors.trainer.ranks import Ranks
-from milepost.actors.trainer.works import Exported, ExportVersion, SendBuckets
+from milepost.actors.trainer.works import (
+    Exported,
+    ExportVersion,
+    KeepMemory,
+    ReadBack,
+    SendBuckets,
+)
 from milepost.messages.trainer import (
+    KeepVersions,
     RankOrder,
+    SendBytes,
     SendVersion,
     VersionFailed,
     VersionPublished,
@@ -20,6 +28,8 @@ from milepost.messages.trainer import (
 
 FAILURES_MAX: Final = 3
 """Publications that may fail in a row; the publisher has tried each of them several times."""
+PublisherWord: TypeAlias = VersionPublished | VersionFailed | SendVersion | SendBytes | KeepVersions
+KEEP: Final = "keep-memory"
 
 
 @dataclass(slots=True)
@@ -48,7 +58,7 @@ class Publishing:
     _since_s: float = 0.0
     _tells: int = 0
     _sends: dict[str, tuple[Request, int]] = field(default_factory=dict)
-    """Broadcasts under way: who asked for them, and of which version."""
+    """Versions being sent once more: who asked for it, and which."""
 
     @property
     def settled(self) -> bool:
@@ -77,9 +87,7 @@ class Publishing:
         messages = (ready, *exported.buckets)
         return [Tell(self.plan.publisher, message, self._key) for message in messages]
 
-    def heard(
-        self, message: VersionPublished | VersionFailed | SendVersion, request: Request | None
-    ) -> list[Effect]:
+    def heard(self, message: PublisherWord, request: Request | None) -> list[Effect]:
         """A word of the publisher's."""
         match message:
             case VersionPublished():
@@ -92,17 +100,27 @@ class Publishing:
                 key = f"send/{group}"
                 self._sends[key] = (request, version)
                 return [SendBuckets(key, version, group, message.world_size, message.deadline_s)]
+            case SendBytes(version=version):
+                assert request is not None
+                key = f"read/{version}/{request.message_id}"
+                self._sends[key] = (request, version)
+                return [ReadBack(key, version)]
+            case KeepVersions(versions=versions, announced=announced):
+                return [KeepMemory(KEEP, versions, announced)]
         return []
 
     def owns(self, key: str) -> bool:
-        """The key is of a broadcast under way."""
-        return key in self._sends
+        """The key is of something that the publisher asked for."""
+        return key == KEEP or key in self._sends
 
     def sent(self, event: WorkDone) -> list[Effect]:
-        """A broadcast has ended, well or not; that one failed is the publisher's to judge."""
+        """It has ended, well or not; that a version was not sent is the publisher's to judge."""
+        if event.key == KEEP:
+            return [Fail(f"memory of old versions is lost: {event.error}")] if event.error else []
         request, version = self._sends.pop(event.key)
+        buckets = event.result if isinstance(event.result, tuple) else ()
         word = VersionSent(version=version, ok=not event.error, reason=event.error)
-        return [Reply(request, word)]
+        return [*(Tell(self.plan.publisher, bucket) for bucket in buckets), Reply(request, word)]
 
     @property
     def _key(self) -> str:

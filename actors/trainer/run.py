@@ -17,6 +17,8 @@ from milepost.actors.trainer.trained import TrainedGroups
 from milepost.actors.trainer.works import (
     BatchVerdict,
     CheckBatch,
+    KeepMemory,
+    ReadBack,
     SendBuckets,
     StepOutcome,
     TrainBatch,
@@ -41,7 +43,7 @@ class Hands:
     def __init__(self) -> None:
         self._torch = ThreadPoolExecutor(1, thread_name_prefix="torch")
         self._door = ThreadPoolExecutor(1, thread_name_prefix="door")
-        # A broadcast waits for engines; a step being computed must not.
+        # A broadcast waits for engines, and reading back for the host; a step must not.
         self._sender = ThreadPoolExecutor(1, thread_name_prefix="send")
         self._workshop: Workshop | None = None
         self._archivist: TrainerArchivist | None = None
@@ -62,6 +64,11 @@ class Hands:
         assert self._workshop is not None, "work before the workshop is open"
         if isinstance(work, SendBuckets):
             return await loop.run_in_executor(self._sender, self._workshop.send, work)
+        if isinstance(work, ReadBack):
+            return await loop.run_in_executor(self._sender, self._workshop.perform, work)
+        if isinstance(work, KeepMemory):
+            # At once, no GPU is asked: an export that is ordered next has the memory already.
+            return self._workshop.perform(work)
         if isinstance(work, TrainBatch):
             return await loop.run_in_executor(self._torch, self._train, self._workshop, work)
         return await loop.run_in_executor(self._torch, self._workshop.perform, work)

@@ -132,6 +132,21 @@ class SendBuckets(Work):
 
 
 @dataclass(frozen=True, slots=True)
+class ReadBack(Work):
+    """Gives every `BucketReady` of a version that lies on the GPU, with its bytes."""
+
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class KeepMemory(Work):
+    """Let go of versions on the GPU; the fields are those of `KeepVersions`. Gives None."""
+
+    versions: tuple[int, ...]
+    announced: int
+
+
+@dataclass(frozen=True, slots=True)
 class SaveCheckpoint(Work):
     """Gives a `Saved`. Collective."""
 

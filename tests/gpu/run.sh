@@ -3,10 +3,11 @@
 #
 #     bash tests/gpu/run.sh WHEELS OUT [PARTS]
 #
-# WHEELS: folder with wheels of what the machine lacks. OUT: folder for logs. PARTS: some of "tests speed cuda cpu",
-# the last two a quick start on that device. Run in the repository's root.
+# WHEELS: folder with wheels of what the machine lacks. OUT: folder for logs. PARTS: some of "tests ipc speed cuda cpu",
+# the last two a quick start on that device; ipc: the way of weights within one GPU, tests of it and quick starts with
+# it and without. Run in the repository's root.
 set -u
-wheels=$1 out=$2 parts=${3:-tests speed cuda cpu} site=/tmp/milepost-site
+wheels=$1 out=$2 parts=${3:-tests ipc speed cuda cpu} site=/tmp/milepost-site
 python3 -m pip install -q --no-index --no-deps --no-compile --no-cache-dir --upgrade --target $site "$wheels"/*.whl || exit 1
 export PYTHONPATH=$site OMP_NUM_THREADS=1 PYTHONUNBUFFERED=1
 python3 -m pip install -q --no-index --no-deps --no-build-isolation --no-compile --no-cache-dir --upgrade --target $site . || exit 1
@@ -14,7 +15,25 @@ milepost() { python3 -P -c 'import sys; from milepost.launch.cli import main; sy
 cd /tmp || exit 1
 root=$OLDPWD
 python3 -c 'import torch; print(torch.__version__, torch.cuda.device_count(), torch.cuda.get_device_name())'
-[[ " $parts " != *" tests "* ]] || (cd "$root" && timeout 200 python3 -P -m pytest -q -p no:cacheprovider -m gpu -s tests/gpu 2>&1 | tee "$out/gpu-tests.log" | tail -60)
+[[ " $parts " != *" tests "* ]] || (cd "$root" && timeout 200 python3 -P -m pytest -q -p no:cacheprovider -m gpu -s tests/gpu --ignore tests/gpu/test_ipc_cuda.py 2>&1 | tee "$out/gpu-tests.log" | tail -60)
+if [[ " $parts " == *" ipc "* ]]; then
+  (cd "$root" && timeout 300 python3 -P -m pytest -q -p no:cacheprovider -m gpu -s tests/gpu/test_ipc_cuda.py 2>&1 | tee "$out/gpu-ipc.log" | tail -60)
+  for way in always never; do
+    timeout 150 env MILEPOST_CACHE=/tmp/milepost-cache bash -c "$(declare -f milepost); milepost run lookup --plain --out /tmp/run-ipc-$way \
+      --set actors.engine.device=cuda:0 --set actors.trainer.device=cuda:0 --set run.steps=12 --set actors.publisher.cuda_ipc=$way \
+      --set actors.publisher.check_weight_update_equal=true" > "$out/run-ipc-$way.log" 2>&1
+    echo "== lookup with cuda_ipc = $way: exit $?"
+    grep -E 'ready after|evaluation:|steps in|FAIL|canary|cuda_ipc' "$out/run-ipc-$way.log" | tail -8
+    python3 - "/tmp/run-ipc-$way" <<'PY'
+import json, statistics, sys
+rows = [json.loads(line) for line in open(sys.argv[1] + "/metrics.jsonl")]
+for name in ("export_time", "update_weights_move_time", "update_weights_pause_time", "update_weights_time",
+             "update_weights_cuda_ipc_bytes", "update_weights_wire_bytes", "canary_logprob_difference"):
+    found = [row["perf/" + name] for row in rows if "perf/" + name in row]
+    print(name, f"median {statistics.median(found):.6g} of {len(found)}" if found else "none")
+PY
+  done
+fi
 [[ " $parts " != *" speed "* ]] || (cd "$root" && timeout 120 python3 -P -m pytest -q -p no:cacheprovider -s tests/bench/bench_engine.py -k gpu 2>&1 | tee "$out/gpu-engine.log" | tail -30)
 for device in cuda cpu; do
   [[ " $parts " == *" $device "* ]] || continue

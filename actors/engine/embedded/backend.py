@@ -28,6 +28,7 @@ from milepost.actors.engine.embedded.shape import UnsupportedModelError, read_sh
 from milepost.actors.engine.interface import (
     OUTCOMES,
     AbortOrder,
+    CopyWeights,
     DropEpoch,
     EngineFacts,
     ForgetOrder,
@@ -44,6 +45,7 @@ from milepost.actors.engine.interface import (
     SwitchWeights,
 )
 from milepost.actors.engine.receiving import Receiver
+from milepost.actors.engine.sharing import Sharing
 from milepost.configs.actors import EngineConfig
 
 _SWITCH_INTERVAL_S: Final = 0.0005
@@ -96,6 +98,7 @@ class EmbeddedBackend:
                 f"algorithm.replay_routes = false"
             )
         torch_dtype: torch.dtype = getattr(torch, dtype)
+        self._sharing = Sharing.of(torch.device(config.device))
         self._engine = EmbeddedEngine(
             shape,
             dtype=torch_dtype,
@@ -112,7 +115,9 @@ class EmbeddedBackend:
             vocab_size=shape.vocab_size,
             context_tokens=context_tokens,
             returns_routes=keeps_routes,
+            gpu=self._sharing.gpu,
             details={
+                **self._sharing.details,
                 "model_type": shape.model_type,
                 "layers": shape.num_layers,
                 "dtype": dtype,
@@ -161,6 +166,9 @@ class EmbeddedBackend:
                 await loop.run_in_executor(self._stager, opening)
             case StageBucket():
                 await loop.run_in_executor(self._stager, staging.write, work.names, work.tensors)
+            case CopyWeights():
+                copy = self._sharing.copy
+                await loop.run_in_executor(self._stager, copy, work, staging.copy)
             case PullWeights():
                 pull = self._receiver.pull
                 await loop.run_in_executor(self._stager, pull, work, staging.write)
@@ -190,6 +198,7 @@ class EmbeddedBackend:
             self._closing = True
             self._changed.notify()
         self._decoder.shutdown()
+        self._stager.submit(self._sharing.close)
         self._stager.shutdown()
 
     # ---- the decoding thread -------------------------------------------------------------

@@ -120,12 +120,24 @@ class Parameters:
         host = torch.from_numpy(np.array(array))
         window.copy_(host.view(self._dtype) if host.dtype != self._dtype else host)
 
-    def read(self, name: str) -> NDArray[Any]:
-        """A named tensor as it lies in the fused weights, C-contiguous (bfloat16 as uint16)."""
+    def copy(self, name: str, source: Tensor) -> None:
+        """Copy a tensor in that lies on the same device.
+
+        Args:
+            name: a name of the manifest.
+            source: uint8, one dimension: the bytes of the tensor, row-major.
+        """
+        window = self.window(name)
+        self._windows[name].copy_(source.view(self._dtype).view(window.shape))
+
+    def window(self, name: str) -> Tensor:
+        """A named tensor as it lies in the fused weights."""
         window = self._windows[name]
-        if name in self._spread:
-            window = window[0]
-        return np.ascontiguousarray(_as_array(window.cpu()))
+        return window[0] if name in self._spread else window
+
+    def read(self, name: str) -> NDArray[Any]:
+        """The same on the CPU, C-contiguous (bfloat16 as uint16)."""
+        return np.ascontiguousarray(_as_array(self.window(name).cpu()))
 
     def randomize(self) -> None:
         """Fill every tensor with random bytes of no seed: nothing can agree with them by chance."""

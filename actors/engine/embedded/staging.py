@@ -11,11 +11,14 @@ from milepost.actors.arrays import from_bulk
 from milepost.actors.engine.embedded.parameters import Parameters
 from milepost.actors.engine.embedded.shape import ModelShape
 from milepost.actors.engine.interface import EpochError
+from milepost.actors.weights.cuda_ipc.reading import HostReader
 from milepost.messages.bulk import Bulk
 from milepost.messages.engine import TensorSpec
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
+
+    from torch import Tensor
 
 
 class Staging:
@@ -42,6 +45,7 @@ class Staging:
         self._missing: set[str] = set()
         self._num_hashed = 0
         self._hash = xxhash.xxh3_128()
+        self._reader = HostReader(device)
 
     def open(self, tensors: tuple[TensorSpec, ...], *, randomize: bool = False) -> None:
         """Begin a version made of `tensors`; one that was open is forgotten.
@@ -64,12 +68,23 @@ class Staging:
         Raises:
             EpochError: no version is open, or a tensor is not wanted (any more).
         """
-        if self._open is None:
-            raise EpochError("no epoch is open")
         for name, tensor in zip(names, tensors, strict=True):
-            if name not in self._missing:
-                raise EpochError(f"tensor {name} is not of this epoch, or came twice")
-            self._open.write(name, from_bulk(tensor))
+            self._room(name).write(name, from_bulk(tensor))
+            self._missing.remove(name)
+        self._hash_on()
+
+    def copy(self, names: tuple[str, ...], sources: Sequence[Tensor]) -> None:
+        """Copy named tensors in that lie on the same device; ordered there, and perhaps not done.
+
+        Args:
+            names: of the tensors.
+            sources: uint8, one dimension: the bytes of each.
+
+        Raises:
+            EpochError: as of `write`.
+        """
+        for name, source in zip(names, sources, strict=True):
+            self._room(name).copy(name, source)
             self._missing.remove(name)
         self._hash_on()
 
@@ -77,7 +92,8 @@ class Staging:
         """Prove that what was staged is whole and what the sender has.
 
         The digest is xxh3-128 over name (UTF-8) and bytes of each tensor, in the order given to
-        `open`. It is computed over the fused weights themselves, not over what arrived.
+        `open`. It is computed over the fused weights themselves, not over what arrived; on a GPU,
+        over what the host reads back of them.
 
         Raises:
             EpochError: tensors are missing or the digest is another one.
@@ -93,7 +109,13 @@ class Staging:
     def digests(self, names: tuple[str, ...]) -> tuple[str, ...]:
         """xxh3-128 hex of these tensors, read back from the fused weights that serve."""
         assert self.serving is not None, "digests before the first version"
-        return tuple(xxhash.xxh3_128_hexdigest(self.serving.read(name).data) for name in names)
+        found = []
+        for name in names:
+            hasher = xxhash.xxh3_128()
+            for piece in self._reader.pieces(self.serving.window(name)):
+                hasher.update(piece)
+            found.append(hasher.hexdigest())
+        return tuple(found)
 
     def switch(self) -> None:
         """Serve what was staged; the weights that served become the next version's room."""
@@ -120,5 +142,14 @@ class Staging:
             if name in self._missing:
                 return
             self._hash.update(name.encode())
-            self._hash.update(self._open.read(name).data.cast("B"))
+            for piece in self._reader.pieces(self._open.window(name)):
+                self._hash.update(piece)
             self._num_hashed += 1
+
+    def _room(self, name: str) -> Parameters:
+        """Where a tensor is written to."""
+        if self._open is None:
+            raise EpochError("no epoch is open")
+        if name not in self._missing:
+            raise EpochError(f"tensor {name} is not of this epoch, or came twice")
+        return self._open

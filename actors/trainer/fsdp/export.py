@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -38,6 +38,15 @@ class Weights(NamedTuple):
     """xxh3-128 hex over the bytes of each tensor."""
 
 
+def gathered(policy: ShardedPolicy) -> Iterator[tuple[str, Tensor]]:
+    """Every parameter under its Hugging Face name, in the order of ours; collective.
+
+    Whole, on the device of the rank, in the dtype of the optimizer; perhaps the parameter itself.
+    """
+    for name, parameter in sorted(policy.parameters().items()):
+        yield hugging_face_name(name), whole(parameter.detach())
+
+
 def export_tensors(
     policy: ShardedPolicy, group: RankGroup, dtype: torch.dtype
 ) -> dict[str, Tensor]:
@@ -51,16 +60,21 @@ def export_tensors(
     """
     found: dict[str, Tensor] = {}
     with torch.no_grad():
-        for name, parameter in sorted(policy.parameters().items()):
-            full = whole(parameter.detach())
+        for name, full in gathered(policy):
             if group.leads:
-                found[hugging_face_name(name)] = full.to("cpu", dtype, copy=True)
+                found[name] = full.to("cpu", dtype, copy=True)
     if not group.leads:
         return {}
+    turned = turned_back(policy, found)
+    return {name: turned[name].contiguous() for name in sorted(turned)}
+
+
+def turned_back(policy: ShardedPolicy, found: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Parameters as checkpoints have them: fused experts apart, others as they are."""
     from transformers.core_model_loading import revert_weight_conversion
 
     turned: dict[str, Tensor] = revert_weight_conversion(policy.module.lm, found)
-    return {name: turned[name].contiguous() for name in sorted(turned)}
+    return turned
 
 
 def cut_buckets(tensors: dict[str, Tensor], *, version: int, bytes_max: int) -> Weights:

@@ -23,6 +23,7 @@ from milepost.actors.trainer.fsdp.checkpoint import (
     save_checkpoint,
 )
 from milepost.actors.trainer.fsdp.export import DTYPES, cut_buckets, export_tensors, probe_rows
+from milepost.actors.trainer.fsdp.exporting import make_exporter
 from milepost.actors.trainer.fsdp.group import RankGroup, open_group
 from milepost.actors.trainer.fsdp.hugging_face import write_hugging_face
 from milepost.actors.trainer.fsdp.learner import Learner, LearnerSettings
@@ -38,7 +39,9 @@ from milepost.actors.trainer.rows import read_batch
 from milepost.actors.trainer.works import (
     Exported,
     ExportVersion,
+    KeepMemory,
     ModelFacts,
+    ReadBack,
     SaveCheckpoint,
     Saved,
     ScoreTokens,
@@ -114,6 +117,7 @@ class Workshop:
         publisher = topology.actors.publisher
         broadcasts = publisher is not None and publisher.transport == "broadcast"
         self._sender = Sender(trainer.device) if broadcasts and self._group.leads else None
+        self._exporter, self._shares = make_exporter(topology, self._group)
         self.meta: CheckpointMeta | None = None
         if bench.resume_step is not None:
             folder = bench.run_folder / CHECKPOINTS / folder_name(bench.resume_step)
@@ -130,6 +134,7 @@ class Workshop:
             "template_hash": self.model.template_hash,
             "dtype": str(self._dtype).removeprefix("torch."),
             "device": str(device),
+            "cuda_ipc": self._shares,
             "attention": "varlen" if varlen else "padded blocks",
             "sharded": policy.sharding,
             "routes": _told_of_routes(self.model, replays=self._replays),
@@ -152,6 +157,8 @@ class Workshop:
                 return self._save(work)
             case ScoreTokens(_, rows, temperature):
                 return self._score(rows, temperature)
+            case ReadBack() | KeepMemory():
+                return self._look_after(work)
             case _:
                 raise TypeError(f"no such work: {work}")
 
@@ -179,11 +186,15 @@ class Workshop:
         assert publisher is not None, "a version is exported for a publisher"
         probed = self._learner.score(self._probes, 1.0)
         turn = self._turn_probe.take(self._learner) if self._turn_probe else None
-        tensors = export_tensors(self._learner.policy, self._group, self._dtype)
         trained, self._learner.moved = self._learner.moved, False
-        if not self._group.leads:
-            return Exported(None, (), time.perf_counter() - started)
-        weights = cut_buckets(tensors, version=version, bytes_max=publisher.bucket_bytes_max)
+        memory = None
+        if self._exporter is not None:
+            weights, memory = self._exporter.export(self._learner.policy, version)
+        else:
+            tensors = export_tensors(self._learner.policy, self._group, self._dtype)
+            if not self._group.leads:
+                return Exported(None, (), time.perf_counter() - started)
+            weights = cut_buckets(tensors, version=version, bytes_max=publisher.bucket_bytes_max)
         ready = VersionReady(
             version=version,
             tensors=weights.tensors,
@@ -192,6 +203,7 @@ class Workshop:
             tensor_digests=weights.tensor_digests,
             trained=trained,
             rendezvous=self._sender.address if self._sender else "",
+            memory=memory,
             final=work.final,
             probe_rows=tuple(to_bulk(row) for row in self._probes),
             probe_logprobs=tuple(to_bulk(row) for row in probed),
@@ -201,6 +213,14 @@ class Workshop:
         if self._sender is not None:
             buckets = self._sender.keep(version, buckets, published=work.published)
         return Exported(ready, buckets, time.perf_counter() - started)
+
+    def _look_after(self, work: ReadBack | KeepMemory) -> object:
+        """Versions on the GPU; another thread may train and export meanwhile."""
+        assert self._exporter is not None, f"{work.key} without a version on the GPU"
+        if isinstance(work, ReadBack):
+            return self._exporter.read_back(work.version)
+        self._exporter.keep(work.versions, announced=work.announced)
+        return None
 
     def _save(self, work: SaveCheckpoint) -> Saved:
         started = time.perf_counter()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import TypeAlias
 
 import pytest
 from hypothesis import given
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 from milepost.actors.effects import Effect, Reply, Request
 from milepost.actors.engine.epochs import Epochs
 from milepost.actors.engine.interface import (
+    CopyWeights,
     DropEpoch,
     OpenEpoch,
     StageBucket,
@@ -21,6 +23,8 @@ from milepost.messages.bulk import ITEM_BYTES, Bulk
 from milepost.messages.engine import (
     AbortEpoch,
     ActivateEpoch,
+    CopyBucket,
+    DeviceMemory,
     EpochAnswer,
     EpochConfirmed,
     PauseMode,
@@ -36,18 +40,19 @@ MANIFEST = (
 )
 
 
+Asked: TypeAlias = PrepareEpoch | WeightBucket | CopyBucket | ActivateEpoch | AbortEpoch
+
+
 class Asker:
     """A publisher in small: asks, carries works out, and reads the answers."""
 
-    def __init__(self) -> None:
-        self.epochs = Epochs(MANIFEST)
+    def __init__(self, gpu: str = "") -> None:
+        self.epochs = Epochs(MANIFEST, gpu)
         self.works: list[Effect] = []
         self.answers: dict[int, EpochAnswer | EpochConfirmed] = {}
         self._num_asked = 0
 
-    def ask(
-        self, message: PrepareEpoch | WeightBucket | ActivateEpoch | AbortEpoch
-    ) -> EpochAnswer | EpochConfirmed | None:
+    def ask(self, message: Asked) -> EpochAnswer | EpochConfirmed | None:
         self._num_asked += 1
         request = Request("publisher", self._num_asked)
         match message:
@@ -55,6 +60,8 @@ class Asker:
                 effects = self.epochs.prepare(message, request)
             case WeightBucket():
                 effects = self.epochs.bucket(message, request)
+            case CopyBucket():
+                effects = self.epochs.copy(message, request)
             case ActivateEpoch():
                 effects = self.epochs.activate(message, request)
             case AbortEpoch():
@@ -66,10 +73,10 @@ class Asker:
         """Carry out the oldest work."""
         work = self.works.pop(0)
         result = Switched(0.25, 3) if isinstance(work, SwitchWeights) and not error else None
-        assert isinstance(work, OpenEpoch | StageBucket | SwitchWeights | DropEpoch)
+        assert isinstance(work, OpenEpoch | StageBucket | CopyWeights | SwitchWeights | DropEpoch)
         self._take(self.epochs.done(work.key, result, error))
 
-    def told(self, message: PrepareEpoch | WeightBucket | ActivateEpoch | AbortEpoch) -> str:
+    def told(self, message: Asked) -> str:
         """Ask, work, and return the reason of the refusal; empty when it was not refused."""
         answer = self.ask(message)
         while answer is None:
@@ -319,3 +326,57 @@ def test_no_order_of_messages_and_failures_serves_a_part(
     while asker.works:
         asker.work()
     assert len(asker.answers) == asker._num_asked, "every question has one answer"
+
+
+MEMORY = DeviceMemory(device="GPU-0", handle=bytes(64), num_bytes=1024)
+
+
+def copy(index: int, *names: str, offsets: tuple[int, ...] | None = None) -> CopyBucket:
+    at = tuple(256 * number for number in range(len(names))) if offsets is None else offsets
+    return CopyBucket(version=1, index=index, names=names, offsets=at, memory=MEMORY)
+
+
+def test_buckets_may_be_copied_within_the_gpu_or_come_as_bytes() -> None:
+    """PREPARE says on which GPU; specs go with each copy, so no dtype is guessed there."""
+    asker = Asker("GPU-0")
+    assert asker.told(prepare()) == ""
+    assert asker.answers[1] == EpochAnswer(version=1, ok=True, device="GPU-0")
+    assert asker.ask(copy(1, "b", "c", offsets=(512, 0))) is None
+    assert asker.works == [CopyWeights("epoch/2", MANIFEST[1:], (512, 0), MEMORY)]
+    asker.work()
+    assert asker.answers[2] == EpochAnswer(version=1, ok=True)
+    assert asker.told(bucket(0, "a")) == ""
+    assert asker.told(activate()) == ""
+    assert asker.epochs.version == 1
+
+
+@pytest.mark.parametrize(
+    ("gpu", "message", "reason"),
+    [
+        ("", copy(0, "a"), "this engine opens no handles of a GPU's memory, it takes bytes"),
+        ("GPU-0", copy(0, "a", "b", offsets=(0,)), "2 names for 1 offsets"),
+        ("GPU-0", copy(0, "z"), "tensor z was not announced"),
+        ("GPU-0", copy(0, "a", "a"), "tensor a came twice"),
+        ("GPU-0", copy(2, "a"), "bucket 2 of 2"),
+    ],
+)
+def test_a_copy_that_cannot_be_right_is_refused_before_any_memory_is_opened(
+    gpu: str, message: CopyBucket, reason: str
+) -> None:
+    asker = Asker(gpu)
+    assert asker.told(prepare()) == ""
+    assert asker.told(message) == reason
+    assert asker.works == []
+
+
+def test_memory_that_cannot_be_read_ends_the_epoch_and_leaves_the_old_version() -> None:
+    asker = Asker("GPU-0")
+    assert asker.told(prepare()) == ""
+    assert asker.ask(copy(0, "a", "b")) is None
+    asker.work("the trainer's memory cannot be opened")
+    answer = asker.answers[2]
+    assert answer == EpochAnswer(
+        version=1, ok=False, reason="the trainer's memory cannot be opened"
+    )
+    assert [type(work) for work in asker.works] == [DropEpoch]
+    assert asker.told(activate()) == "no epoch is open, version 1 was not prepared"

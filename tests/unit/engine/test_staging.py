@@ -18,12 +18,17 @@ from unit.engine.kit import (
     serving,
     tiny_shape,
 )
+from unit.weights.fake_gpu import FakeRuntime, Gpu
 
 from milepost.actors.arrays import to_bulk
 from milepost.actors.engine.embedded.engine import EmbeddedEngine
 from milepost.actors.engine.embedded.parameters import Parameters
-from milepost.actors.engine.interface import EpochError
-from milepost.messages.engine import PauseMode
+from milepost.actors.engine.embedded.shape import ModelShape
+from milepost.actors.engine.interface import CopyWeights, EpochError
+from milepost.actors.engine.sharing import Sharing
+from milepost.actors.weights.cuda_ipc.layout import Layout
+from milepost.actors.weights.cuda_ipc.slots import Slots
+from milepost.messages.engine import DeviceMemory, PauseMode
 
 SHAPE = tiny_shape()
 MOE = tiny_shape(
@@ -139,3 +144,66 @@ def test_two_sets_of_weights_are_enough_for_any_number_of_versions() -> None:
         reply = generate(engine, asked)["a"]
         assert np.array_equal(reply.logprobs, generate(fresh, asked)["a"].logprobs)
     assert len(sets) == 2
+
+
+def laid_out(slots: Slots, shape: ModelShape, weights: Weights) -> tuple[DeviceMemory, Layout]:
+    """A version on the trainer's GPU."""
+    layout = Layout.of(manifest(shape))
+    slot = slots.take(1, layout.num_bytes)
+    for name, values in weights.items():
+        start = layout.offsets[name]
+        flat = torch.from_numpy(values.copy()).reshape(-1).view(torch.uint8)
+        slot.view[start : start + flat.numel()] = flat
+    return slot.memory, layout
+
+
+@pytest.mark.parametrize("shape", [SHAPE, MOE], ids=["dense", "moe"])
+def test_a_version_copied_within_the_gpu_is_proven_like_one_that_travelled(
+    shape: ModelShape,
+) -> None:
+    """Fused windows, spread norms and experts; in buckets whose order is not the digest's."""
+    engine, gpu = serving(shape, seed=0), Gpu()
+    weights = random_weights(shape, 1)
+    memory, layout = laid_out(Slots(FakeRuntime(gpu, "trainer")), shape, weights)
+    sharing = Sharing(FakeRuntime(gpu, "engine"))
+    assert sharing.gpu == memory.device
+    engine.staging.open(manifest(shape), randomize=True)
+    names = list(reversed(weights))
+    for part in (names[::2], names[1::2]):
+        specs = tuple(layout.specs[name] for name in part)
+        offsets = tuple(layout.offsets[name] for name in part)
+        sharing.copy(CopyWeights("k", specs, offsets, memory), engine.staging.copy)
+    gpu.kill("trainer")
+    sharing.close()
+    assert gpu.used_bytes == 0, "nothing of the trainer's is needed any more"
+    engine.staging.check(digest_of(weights))
+    engine.switch(1, PauseMode.RETRACT)
+    expected = serving(shape, seed=1)
+    assert engine.staging.digests(tuple(weights)) == expected.staging.digests(tuple(weights))
+
+
+def test_what_is_wrong_with_a_copy_is_an_error_of_the_epoch() -> None:
+    """Torn bytes are another digest; memory out of reach, and a second copy, have names."""
+    engine, gpu = serving(SHAPE, seed=0), Gpu()
+    weights = random_weights(SHAPE, 1)
+    slots = Slots(FakeRuntime(gpu, "trainer"))
+    memory, layout = laid_out(slots, SHAPE, weights)
+    specs, offsets = tuple(layout.specs.values()), tuple(layout.offsets.values())
+    work = CopyWeights("k", specs, offsets, memory)
+    blind = Sharing(FakeRuntime(gpu, "engine", refuses="not permitted"))
+    with pytest.raises(EpochError, match="cannot be opened: cudaIpcOpenMemHandle: not permitted"):
+        blind.copy(work, engine.staging.copy)
+    with pytest.raises(EpochError, match="no handle can be opened: none, the weights are on cpu"):
+        Sharing.of(torch.device("cpu")).copy(work, engine.staging.copy)
+    sharing = Sharing(FakeRuntime(gpu, "engine"))
+    with pytest.raises(EpochError, match="no epoch is open"):
+        sharing.copy(work, engine.staging.copy)
+    engine.staging.open(manifest(SHAPE))
+    slot = slots.find(1)
+    assert slot is not None
+    slot.view[5] ^= 1
+    sharing.copy(work, engine.staging.copy)
+    with pytest.raises(EpochError, match="came twice"):
+        sharing.copy(work, engine.staging.copy)
+    with pytest.raises(EpochError, match="staged weights have digest"):
+        engine.staging.check(digest_of(weights))

@@ -75,7 +75,7 @@ def test_times_and_bytes_of_a_publication_are_recorded() -> None:
     assert recorded.metrics["perf/update_weights_move_time"] == 3.0
     assert recorded.metrics["perf/update_weights_pause_time"] == 0.5
     assert recorded.metrics["perf/update_weights_version"] == recorded.step
-    assert recorded.metrics["perf/update_weights_wire_bytes"] == 2 * 2 * 4
+    assert recorded.metrics["perf/update_weights_wire_bytes"] == 2 * 4
 
 
 def test_a_refusal_on_the_way_aborts_and_leaves_the_old_version_serving() -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from unit.trainer.play import batch, play, works
 
-from milepost.actors.effects import Ask, Fail, Reply, Tell
+from milepost.actors.effects import Ask, Fail, Received, Reply, Request, Tell, WorkDone
 from milepost.actors.trainer.works import (
+    KeepMemory,
+    ReadBack,
     SaveCheckpoint,
     TrainBatch,
 )
@@ -19,7 +21,10 @@ from milepost.messages.supervisor import (
     WorkFinished,
 )
 from milepost.messages.trainer import (
+    KeepVersions,
+    SendBytes,
     VersionFailed,
+    VersionSent,
 )
 
 # ---- publications ------------------------------------------------------------------------
@@ -260,3 +265,26 @@ def test_a_drain_during_a_checkpoint_does_not_write_it_twice() -> None:
     game.taken()
     assert game.has(Drained)
     assert not game.has(SaveCheckpoint)
+
+
+def test_bytes_and_memory_of_old_versions_are_the_publishers_to_ask_for() -> None:
+    """While a step is being computed, too: an engine that starts again must not wait for it."""
+    game = play(steps=9)
+    game.exported()
+    game.published(0)
+    game.bring(0)
+    request = Request("publisher", 7)
+    asked = Received("publisher", SendBytes(version=0), request)
+    assert game.core.handle(asked, 1.0) == [ReadBack("read/0/7", 0)]
+    kept = Received("publisher", KeepVersions(versions=(0,), announced=3))
+    assert game.core.handle(kept, 1.0) == [KeepMemory("keep-memory", (0,), 3)]
+    bucket = BucketReady(version=0, index=0, names=(), tensors=())
+    assert game.core.handle(WorkDone("read/0/7", (bucket,)), 1.0) == [
+        Tell("publisher", bucket),
+        Reply(request, VersionSent(version=0, ok=True)),
+    ]
+    assert game.core.handle(WorkDone("keep-memory", None), 1.0) == []
+    game.core.handle(asked, 1.0)
+    refused = VersionSent(version=0, ok=False, reason="NotHeld: version 0 is not on the GPU")
+    failed = WorkDone("read/0/7", None, "NotHeld: version 0 is not on the GPU")
+    assert game.core.handle(failed, 1.0) == [Reply(request, refused)]
