@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 Copy: TypeAlias = "Callable[[tuple[str, ...], Sequence[Tensor]], object]"
-"""Stages named tensors of the same device."""
+"""Stages named tensors of the same device; returns when it reads them no longer."""
 
 
 class Sharing:
@@ -30,7 +30,6 @@ class Sharing:
     """
 
     def __init__(self, runtime: Runtime | None, why_not: str = "") -> None:
-        self._runtime = runtime
         self._mappings = None if runtime is None else Mappings(runtime)
         self.gpu = "" if runtime is None else runtime.uuid
         self.details: dict[str, object] = {"cuda_ipc": self.gpu or why_not}
@@ -51,16 +50,15 @@ class Sharing:
         """Stage tensors; returns when the trainer's memory is read no longer.
 
         Raises:
-            EpochError: the memory cannot be read from here, or the GPU failed.
+            EpochError: the memory cannot be read from here.
         """
-        if self._mappings is None or self._runtime is None:
+        if self._mappings is None:
             raise EpochError(f"no handle can be opened: {self.details['cuda_ipc']}")
         try:
             sources = self._mappings.tensors(work.memory, work.specs, work.offsets)
-            stage(tuple(spec.name for spec in work.specs), sources)
-            self._runtime.synchronize()
         except (MappingRefused, CudaError) as error:
             raise EpochError(str(error)) from error
+        stage(tuple(spec.name for spec in work.specs), sources)
 
     def close(self) -> None:
         """Give the trainer's memory back."""

@@ -11,7 +11,7 @@ from milepost.actors.arrays import from_bulk
 from milepost.actors.engine.embedded.parameters import Parameters
 from milepost.actors.engine.embedded.shape import ModelShape
 from milepost.actors.engine.interface import EpochError
-from milepost.actors.weights.cuda_ipc.reading import HostReader
+from milepost.actors.weights.cuda_ipc.reading import HostReader, SideStream
 from milepost.messages.bulk import Bulk
 from milepost.messages.engine import TensorSpec
 
@@ -46,6 +46,7 @@ class Staging:
         self._num_hashed = 0
         self._hash = xxhash.xxh3_128()
         self._reader = HostReader(device)
+        self._side = SideStream(device)
 
     def open(self, tensors: tuple[TensorSpec, ...], *, randomize: bool = False) -> None:
         """Begin a version made of `tensors`; one that was open is forgotten.
@@ -55,9 +56,11 @@ class Staging:
             randomize: fill them with random bytes first: what never comes cannot look right.
         """
         self.drop()
-        self._open = self._spare or self._make()
-        if randomize:
-            self._open.randomize()
+        # Steps that the spare weights served may still be on the device's list.
+        with self._side.entered(behind_others=True):
+            self._open = self._spare or self._make()
+            if randomize:
+                self._open.randomize()
         self._spare = None
         self._order = tensors
         self._missing = {spec.name for spec in tensors}
@@ -68,13 +71,14 @@ class Staging:
         Raises:
             EpochError: no version is open, or a tensor is not wanted (any more).
         """
-        for name, tensor in zip(names, tensors, strict=True):
-            self._room(name).write(name, from_bulk(tensor))
-            self._missing.remove(name)
-        self._hash_on()
+        with self._side.entered():
+            for name, tensor in zip(names, tensors, strict=True):
+                self._room(name).write(name, from_bulk(tensor))
+                self._missing.remove(name)
+            self._hash_on()
 
     def copy(self, names: tuple[str, ...], sources: Sequence[Tensor]) -> None:
-        """Copy named tensors in that lie on the same device; ordered there, and perhaps not done.
+        """Copy named tensors in that lie on the same device; it is done with them on return.
 
         Args:
             names: of the tensors.
@@ -83,10 +87,11 @@ class Staging:
         Raises:
             EpochError: as of `write`.
         """
-        for name, source in zip(names, sources, strict=True):
-            self._room(name).copy(name, source)
-            self._missing.remove(name)
-        self._hash_on()
+        with self._side.entered():
+            for name, source in zip(names, sources, strict=True):
+                self._room(name).copy(name, source)
+                self._missing.remove(name)
+            self._hash_on()
 
     def check(self, digest: str) -> None:
         """Prove that what was staged is whole and what the sender has.
@@ -110,11 +115,12 @@ class Staging:
         """xxh3-128 hex of these tensors, read back from the fused weights that serve."""
         assert self.serving is not None, "digests before the first version"
         found = []
-        for name in names:
-            hasher = xxhash.xxh3_128()
-            for piece in self._reader.pieces(self.serving.window(name)):
-                hasher.update(piece)
-            found.append(hasher.hexdigest())
+        with self._side.entered():
+            for name in names:
+                hasher = xxhash.xxh3_128()
+                for piece in self._reader.pieces(self.serving.window(name)):
+                    hasher.update(piece)
+                found.append(hasher.hexdigest())
         return tuple(found)
 
     def switch(self) -> None:

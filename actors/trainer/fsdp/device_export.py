@@ -17,7 +17,7 @@ from milepost.actors.trainer.fsdp.export import (
 from milepost.actors.trainer.fsdp.shard import ShardedPolicy
 from milepost.actors.weights.bucketing import buckets_of
 from milepost.actors.weights.cuda_ipc.layout import Layout, num_bytes_of
-from milepost.actors.weights.cuda_ipc.reading import HostReader
+from milepost.actors.weights.cuda_ipc.reading import HostReader, SideStream
 from milepost.actors.weights.cuda_ipc.slots import Slot, Slots
 from milepost.messages.engine import TensorSpec
 from milepost.messages.publisher import BucketReady
@@ -53,6 +53,7 @@ class DeviceExporter:
         self._plain: set[str] = set()
         """Parameters that checkpoints have as they are: each has its place before it is there."""
         self._digests, self._back = HostReader(device), HostReader(device)
+        self._side = SideStream(device)
 
     @property
     def gpu(self) -> str:
@@ -93,16 +94,17 @@ class DeviceExporter:
         if slot is None or layout is None:
             held = ", ".join(str(one) for one in self._slots.held)
             raise NotHeld(f"version {version} is not on the GPU, there are {held or 'none'}")
-        return tuple(
-            BucketReady(
-                version=version,
-                index=index,
-                names=tuple(names),
-                tensors=tuple(tensor_bulk(self._on_host(slot, layout, name)) for name in names),
-                offsets=tuple(layout.offsets[name] for name in names),
+        with self._side.entered():
+            return tuple(
+                BucketReady(
+                    version=version,
+                    index=index,
+                    names=tuple(names),
+                    tensors=tuple(tensor_bulk(self._on_host(slot, layout, name)) for name in names),
+                    offsets=tuple(layout.offsets[name] for name in names),
+                )
+                for index, names in enumerate(self._buckets)
             )
-            for index, names in enumerate(self._buckets)
-        )
 
     def keep(self, versions: tuple[int, ...], *, announced: int) -> None:
         """As of `Slots`."""

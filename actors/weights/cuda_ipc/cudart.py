@@ -65,7 +65,13 @@ class CudaRuntime:
     def allocate(self, num_bytes: int) -> int:
         """See `Runtime`."""
         address = ctypes.c_void_p()
-        self._call("cudaMalloc", ctypes.byref(address), ctypes.c_size_t(num_bytes))
+        wanted = ctypes.byref(address), ctypes.c_size_t(num_bytes)
+        try:
+            self._call("cudaMalloc", *wanted)
+        except CudaError:
+            # Torch holds on to what it freed.
+            torch.cuda.empty_cache()
+            self._call("cudaMalloc", *wanted)
         assert address.value, f"cudaMalloc of {num_bytes} bytes gave no address"
         return address.value
 
