@@ -11,12 +11,13 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from milepost.configs.sglang import num_gpus
+
 if TYPE_CHECKING:
     from milepost.configs.spec import ActorSpec
 
 READ_S: Final = 1.0
 MIB: Final = 1 << 20
-TENSOR_PARALLEL: Final = "tp-size"
 
 
 class Driver(Protocol):
@@ -41,7 +42,7 @@ def ordinals_of(spec: ActorSpec) -> tuple[int, ...]:
             return ()
         is_server = actors.engine.kind == "sglang"
         stride = actors.engine.sglang.gpu_stride if is_server else 0
-        count = int(actors.engine.sglang.options.get(TENSOR_PARALLEL, 1)) if is_server else 1
+        count = num_gpus(actors.engine.sglang.options) if is_server else 1
         first = int(number or 0) + spec.index * stride
         return tuple(range(first, first + count))
     return ()

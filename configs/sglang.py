@@ -7,6 +7,7 @@ server may be given in `options`, under the server's own name for it.
 from __future__ import annotations
 
 import json
+import re
 from typing import Any, Final, Literal
 
 from milepost.configs.base import Config, NonNegative, PositiveFloat
@@ -22,9 +23,11 @@ RESERVED: Final[dict[str, str]] = {
     "dist-init-addr": "an engine is one process group on one host",
     "dtype": "set model.dtype",
     "enable-deterministic-inference": "set deterministic",
+    "enable-lora": "set adapters",
     "enable-memory-saver": "set release_memory",
     "enable-return-routed-experts": "set algorithm.replay_routes",
     "host": "the server listens on this host alone",
+    "lora-paths": "set adapters",
     "max-running-requests": "set actors.engine.running_max",
     "model": "set model.path",
     "model-path": "set model.path",
@@ -53,6 +56,10 @@ class SGLangConfig(Config, kw_only=True):
     take no value, a list for several values, a table for JSON."""
     environment: dict[str, str] = {}
     """Variables of the server's environment, beside the actor's own."""
+    adapters: dict[str, str] = {}
+    """LoRA adapters by name, each a folder as PEFT writes it; requests of sessions that nobody
+    trains may name one. It acts on whatever version serves. Servers at `urls` must have loaded the
+    same folders under the same names."""
     gpu_stride: NonNegative = 1
     """Replica i computes on the GPU of `device` + i * gpu_stride, and on those after it."""
     update: Literal["tensors", "disk", "distributed"] = "tensors"
@@ -71,6 +78,33 @@ class SGLangConfig(Config, kw_only=True):
     """Longest silence of the server's scheduler, not of its front, before the engine has failed."""
     update_s: PositiveFloat = 120.0
     """Longest time one step of a weight update may take."""
+
+
+ADAPTER_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+"""No `:`, which parts a model from its adapter, and no `=`, which parts a name from its folder."""
+
+
+TENSOR_RANKS: Final = ("tp-size", "tensor-parallel-size", "tp")
+STAGES: Final = ("pp-size", "pipeline-parallel-size", "pp")
+DATA_RANKS: Final = ("dp-size", "data-parallel-size", "dp")
+SHARED_ATTENTION: Final = "enable-dp-attention"
+"""Data-parallel ranks lie inside of the tensor-parallel ones: one copy of the model."""
+
+
+def num_copies(options: dict[str, Any]) -> int:
+    """Whole models in one server with these options."""
+    return 1 if SHARED_ATTENTION in options else _size(options, DATA_RANKS)
+
+
+def num_gpus(options: dict[str, Any]) -> int:
+    """GPUs that one server takes with these options."""
+    ranks = _size(options, TENSOR_RANKS) * _size(options, STAGES)
+    return ranks * num_copies(options)
+
+
+def _size(options: dict[str, Any], names: tuple[str, ...]) -> int:
+    found = [value for name in names if isinstance(value := options.get(name), int)]
+    return max([1, *found])
 
 
 def option_faults(options: dict[str, Any]) -> dict[str, str]:

@@ -46,6 +46,9 @@ class Generate(Message, kw_only=True):
     """Modulo the number of data-parallel ranks, the one that holds the session's prefix."""
     routes_start: NonNegative | None = None
     """First token of the row whose routes are wanted, at most P - 1; None: no routes are."""
+    adapter: str = ""
+    """Name of the adapter to sample under; empty: the policy itself. Such tokens are not the
+    policy's: no session that is trained asks for them."""
 
 
 class Generated(Message, kw_only=True):

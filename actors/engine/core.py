@@ -217,7 +217,8 @@ class Engine:
         if request_id in self._in_flight:
             reason = f"request {request_id} is in flight already"
             return [self._refuse(request, request_id, reason, retry=False)]
-        if fault := _row_fault(message.token_ids) or self._routes_fault(message):
+        fault = _row_fault(message.token_ids) or self._routes_fault(message)
+        if fault := fault or self._adapter_fault(message):
             return [self._refuse(request, request_id, fault, retry=False)]
         self._in_flight[request_id] = _InFlight(request, request_id, self._now_s)
         if message.stream:
@@ -231,8 +232,16 @@ class Engine:
                 message.stream,
                 message.rank,
                 message.routes_start,
+                message.adapter,
             )
         ]
+
+    def _adapter_fault(self, message: Generate) -> str:
+        known = self._facts.adapters
+        if not message.adapter or message.adapter in known:
+            return ""
+        has = f"it has {', '.join(known)}" if known else "it has none"
+        return f'{self._name} has no adapter "{message.adapter}", {has}'
 
     def _routes_fault(self, message: Generate) -> str:
         start, length = message.routes_start, message.token_ids.shape[0]

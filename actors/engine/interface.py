@@ -33,6 +33,7 @@ class EngineFacts:
         context_tokens: most tokens of one row, prompt and reply together.
         returns_routes: the experts of each token are kept, and told to who asks.
         gpu: UUID of the GPU that holds the weights, if handles of its memory are opened; or empty.
+        adapters: names that a request may sample under.
         details: for people: device, dtype, slots, ...
     """
 
@@ -41,6 +42,7 @@ class EngineFacts:
     context_tokens: int
     returns_routes: bool = False
     gpu: str = ""
+    adapters: tuple[str, ...] = ()
     details: dict[str, object] = field(default_factory=dict)
 
 
@@ -63,6 +65,7 @@ class GenerateOrder(Order):
         stream: post what is sampled meanwhile as `Progress`.
         rank: modulo the number of data-parallel ranks, the one that holds the prefix.
         routes_start: first token whose routes are wanted, below P; None: no routes are.
+        adapter: one of `EngineFacts.adapters`, on top of the version that serves; empty: none.
     """
 
     session_id: str
@@ -71,6 +74,7 @@ class GenerateOrder(Order):
     stream: bool = False
     rank: int = 0
     routes_start: int | None = None
+    adapter: str = ""
 
 
 @dataclass(frozen=True, slots=True)

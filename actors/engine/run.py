@@ -50,6 +50,7 @@ def make_backend(context: ActorContext) -> Backend:
     topology = context.topology
     config, model = config_of(topology, context.spec.kind), topology.model
     assert model is not None, "the topology has no [model]"
+    receiver = make_receiver(topology, context.run_folder, context.spec.kind)
     match config.kind:
         case "embedded":
             from milepost.actors.engine.embedded.backend import EmbeddedBackend
@@ -59,7 +60,7 @@ def make_backend(context: ActorContext) -> Backend:
                 config,
                 dtype=model.dtype,
                 context_tokens=model.context_tokens_max,
-                receiver=make_receiver(topology, context.run_folder, context.spec.kind),
+                receiver=receiver,
                 keeps_routes=keeps_routes(topology, context.spec.kind),
             )
         case "sglang":
@@ -83,7 +84,8 @@ def make_backend(context: ActorContext) -> Backend:
                 is_cut=sampling.top_p < 1 or sampling.top_k > 0 or sampling.min_p > 0,
                 routes=keeps_routes(topology, context.spec.kind),
             )
-            return SGLangBackend(start(Path(model.path), config, place, needs))
+            started = start(Path(model.path), config, place, needs)
+            return SGLangBackend(started, receiver)
 
 
 def keeps_routes(topology: Topology, kind: str) -> bool:

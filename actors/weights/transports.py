@@ -48,7 +48,7 @@ TRANSPORTS: Final[dict[str, Transport]] = {
         handles=True,
     ),
     "disk-delta": Transport(
-        engines=frozenset({"embedded"}),
+        engines=frozenset({"embedded", "sglang"}),
         trainers=frozenset({"fsdp"}),
         moves="what changed, over a disk that every host reaches",
         from_baseline=True,

@@ -6,7 +6,12 @@ from typing import Final
 
 from milepost.supervisor.checks.check import Check, Checked, Note, Stage, Subject, run_checks
 from milepost.supervisor.checks.code import prompts_have_room, user_code_loads
-from milepost.supervisor.checks.engines import servers_are_told_once, servers_can_start
+from milepost.supervisor.checks.engines import (
+    adapters_are_used,
+    adapters_fit,
+    servers_are_told_once,
+    servers_can_start,
+)
 from milepost.supervisor.checks.evaluation import (
     evaluation_has_its_engines,
     evaluation_is_possible,
@@ -91,6 +96,7 @@ CHECKS: Final = (
     Check("devices have names that exist", READING, devices_are_named),
     Check("the HTTP door is open to agents and closed to others", READING, http_door_is_safe),
     Check("engines that are servers are told things once", READING, servers_are_told_once),
+    Check("adapters have names, and sessions that may say them", READING, adapters_are_used),
     Check("weights can travel between this trainer and these engines", READING, transport_fits),
     Check(
         "the evaluator has prompts of its own and something to do", READING, evaluation_is_possible
@@ -112,6 +118,7 @@ CHECKS: Final = (
     Check("every line of the prompt files is a prompt", FILES, prompts_are_readable),
     Check("no held-out prompt of a file is trained on", FILES, held_out_is_apart),
     Check("the interpreter of SGLang exists", FILES, servers_can_start),
+    Check("adapters are those of the model", FILES, adapters_fit),
     Check("the checksum of weight versions is installed", FILES, checksum_is_installed),
     Check("the sockets of every actor have paths that fit", FILES, sockets_fit),
     Check("tcp mailboxes are encrypted and ask for a key of the run", FILES, tcp_is_private),

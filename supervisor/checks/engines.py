@@ -4,46 +4,59 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
 from urllib.parse import urlsplit
 
+from milepost.actors.engine.sglang.adapters import adapter_faults
+from milepost.actors.weights.manifest import read_checkpoint
 from milepost.configs.actors import EngineConfig
 from milepost.configs.problem import Problem
-from milepost.configs.sglang import SGLangConfig, option_faults
+from milepost.configs.sglang import ADAPTER_NAME, SGLangConfig, num_copies, num_gpus, option_faults
+from milepost.configs.topology import Topology
 from milepost.supervisor.checks.check import Finding, Subject
 
-WHERE = "$.actors.engine.sglang"
-THIS_HOST = {"127.0.0.1", "localhost", "::1"}
+FLEETS: Final = ("engine", "evaluation_engine")
+THIS_HOST: Final = {"127.0.0.1", "localhost", "::1"}
+
+
+def _servers(topology: Topology) -> Iterator[tuple[str, EngineConfig]]:
+    """Each table of engines that are servers, and where it stands."""
+    for name in FLEETS:
+        fleet: EngineConfig | None = getattr(topology.actors, name)
+        if fleet is not None and fleet.kind == "sglang":
+            yield f"$.actors.{name}.sglang", fleet
 
 
 def servers_are_told_once(subject: Subject) -> Iterator[Finding]:
     """A server that is started with two wills, or settings that nobody reads."""
-    engine = subject.topology.actors.engine
-    if engine is None:
-        return
-    ours = engine.sglang
-    if engine.kind != "sglang":
-        if ours != SGLangConfig():
-            yield Problem(f'kind = "{engine.kind}" reads none of it', WHERE, 'set kind = "sglang"')
-        return
-    for name, reason in option_faults(ours.options).items():
-        what = f"option {name} is not given through here"
-        yield Problem(what, f"{WHERE}.options", reason)
-    yield from _urls(engine)
-    yield from _devices(engine)
+    topology = subject.topology
+    for name in FLEETS:
+        fleet: EngineConfig | None = getattr(topology.actors, name)
+        if fleet is not None and fleet.kind != "sglang" and fleet.sglang != SGLangConfig():
+            where = f"$.actors.{name}.sglang"
+            yield Problem(f'kind = "{fleet.kind}" reads none of it', where, 'set kind = "sglang"')
+    for where, engine in _servers(topology):
+        for name, reason in option_faults(engine.sglang.options).items():
+            what = f"option {name} is not given through here"
+            yield Problem(what, f"{where}.options", reason)
+        yield from _urls(engine, where)
+        yield from _devices(engine, where)
+        yield from _ranks(engine, where)
 
 
-def _urls(engine: EngineConfig) -> Iterator[Finding]:
+def _urls(engine: EngineConfig, where: str) -> Iterator[Finding]:
     ours = engine.sglang
     if not ours.urls:
         return
     if len(ours.urls) != engine.replicas:
         what = f"{len(ours.urls)} servers for {engine.replicas} engines"
-        yield Problem(what, f"{WHERE}.urls", f"name {engine.replicas}, or set replicas")
+        yield Problem(what, f"{where}.urls", f"name {engine.replicas}, or set replicas")
     for url in ours.urls:
         parts = urlsplit(url)
         if parts.scheme != "http" or parts.hostname not in THIS_HOST or parts.port is None:
             what = f'"{url}" is not a server of this host, and weights do not leave it'
-            yield Problem(what, f"{WHERE}.urls", "write http://127.0.0.1:PORT")
+            yield Problem(what, f"{where}.urls", "write http://127.0.0.1:PORT")
     for name, value in (
         ("python", ours.python),
         ("options", ours.options),
@@ -51,11 +64,11 @@ def _urls(engine: EngineConfig) -> Iterator[Finding]:
     ):
         if value:
             what = "servers that run already were started by somebody else"
-            yield Problem(what, f"{WHERE}.{name}", "leave it out, or leave urls out")
+            yield Problem(what, f"{where}.{name}", "leave it out, or leave urls out")
 
 
-def _devices(engine: EngineConfig) -> Iterator[Finding]:
-    ours, where = engine.sglang, f"{WHERE}.staging_device"
+def _devices(engine: EngineConfig, table: str) -> Iterator[Finding]:
+    ours, where = engine.sglang, f"{table}.staging_device"
     if ours.update == "distributed" and engine.device != "cpu":
         if ours.staging_device in {"", "cpu", engine.device}:
             what = "NCCL joins no two ranks on one GPU, so the next version needs another than ours"
@@ -64,11 +77,64 @@ def _devices(engine: EngineConfig) -> Iterator[Finding]:
         yield Problem("weights that go over the disk are gathered nowhere else", where, "leave out")
 
 
+def _ranks(engine: EngineConfig, where: str) -> Iterator[Finding]:
+    """What the options say of processes; a server that runs already says it itself."""
+    ours = engine.sglang
+    gpus, copies = num_gpus(ours.options), num_copies(ours.options)
+    if copies > 1 and ours.update != "disk":
+        what = f'update = "{ours.update}" reaches one copy of the model, dp-size makes {copies}'
+        yield Problem(what, f"{where}.update", 'set "disk", or the option enable-dp-attention')
+    if engine.device != "cpu" and engine.replicas > 1 and ours.gpu_stride < gpus:
+        what = f"a server takes {gpus} GPUs, the next one begins {ours.gpu_stride} further"
+        yield Problem(what, f"{where}.gpu_stride", f"set {gpus}")
+
+
+def adapters_are_used(subject: Subject) -> Iterator[Finding]:
+    """Adapters that no session could name: those that are trained sample from the policy alone."""
+    topology = subject.topology
+    actors = topology.actors
+    for where, fleet in _servers(topology):
+        place, adapters = f"{where}.adapters", fleet.sglang.adapters
+        if not adapters:
+            continue
+        for name in adapters:
+            if not ADAPTER_NAME.fullmatch(name):
+                remedy = "use letters, digits, dots, dashes and underscores"
+                yield Problem(f'"{name}" is no name of an adapter', place, remedy)
+        if fleet is actors.engine and actors.evaluation_engine is not None:
+            remedy = "move them to actors.evaluation_engine.sglang"
+            yield Problem("sessions that nobody trains have engines of their own", place, remedy)
+        http = actors.session.http if actors.session is not None else None
+        if actors.evaluator is None and not (http is not None and http.free_sessions):
+            what = "every session of this run is trained, so none may name an adapter"
+            remedy = "leave them out, add [actors.evaluator], or set http.free_sessions"
+            yield Problem(what, place, remedy)
+
+
+def adapters_fit(subject: Subject) -> Iterator[Finding]:
+    """Minutes of waiting for a server that cannot load an adapter, or loads one of another model.
+
+    A model that is made before the run has no shapes yet: then each engine compares at its start.
+    """
+    model = subject.topology.model
+    shapes = None
+    if model is not None and model.path:
+        try:
+            places = read_checkpoint(Path(model.path).expanduser())
+        except (OSError, ValueError):
+            return  # another check names what is wrong with it
+        shapes = {name: place.spec.shape for name, place in places.items()}
+    for where, fleet in _servers(subject.topology):
+        for name, folder in fleet.sglang.adapters.items():
+            for fault in adapter_faults(Path(folder).expanduser(), shapes):
+                remedy = "give the folder of an adapter of this model, as PEFT writes it"
+                yield Problem(fault, f"{where}.adapters.{name}", remedy)
+
+
 def servers_can_start(subject: Subject) -> Iterator[Finding]:
     """Minutes of waiting for a server whose interpreter does not exist."""
-    engine = subject.topology.actors.engine
-    if engine is None or engine.kind != "sglang" or not engine.sglang.python:
-        return
-    if shutil.which(engine.sglang.python) is None:
-        what = f'"{engine.sglang.python}" is no program'
-        yield Problem(what, f"{WHERE}.python", "name the interpreter of an environment with SGLang")
+    for where, engine in _servers(subject.topology):
+        python = engine.sglang.python
+        if python and shutil.which(python) is None:
+            remedy = "name the interpreter of an environment with SGLang"
+            yield Problem(f'"{python}" is no program', f"{where}.python", remedy)

@@ -8,6 +8,8 @@ server, and on a GPU:
     MILEPOST_SGLANG_URL          a server that runs already, started as the first kind would be
     MILEPOST_ENGINE_DEVICE       cpu (default), cuda
     MILEPOST_SGLANG_OPTIONS      JSON: more options of the server
+    MILEPOST_SGLANG_UPDATE       how its weights change: tensors (default), disk, distributed
+    MILEPOST_SGLANG_STAGING      where the next version is gathered
     MILEPOST_SGLANG_ENVIRONMENT  JSON: more variables of its environment
 """
 
@@ -28,6 +30,8 @@ from safetensors.torch import save_file
 
 from milepost.actors.arrays import to_bulk
 from milepost.actors.effects import Event, WorkDone
+from milepost.actors.engine.embedded.parameters import Parameters
+from milepost.actors.engine.embedded.shape import shape_from_config
 from milepost.actors.engine.interface import (
     OUTCOMES,
     AbortOrder,
@@ -47,7 +51,7 @@ from milepost.actors.engine.interface import (
 from milepost.actors.engine.receiving import Receiver
 from milepost.configs.actors import EngineConfig
 from milepost.configs.sglang import SGLangConfig
-from milepost.messages.engine import PauseMode
+from milepost.messages.engine import PauseMode, TensorSpec
 from milepost.messages.shared import SamplingParams
 
 DEVICE = os.environ.get("MILEPOST_ENGINE_DEVICE", "cpu")
@@ -131,6 +135,8 @@ def engine_config(kind: str, **sglang: Any) -> EngineConfig:
                 "environment": environment,
                 "options": json.loads(os.environ.get("MILEPOST_SGLANG_OPTIONS", "{}")),
                 "deterministic": True,
+                "update": os.environ.get("MILEPOST_SGLANG_UPDATE", "tensors"),
+                "staging_device": os.environ.get("MILEPOST_SGLANG_STAGING", ""),
                 **sglang,
             }
         ),
@@ -139,10 +145,10 @@ def engine_config(kind: str, **sglang: Any) -> EngineConfig:
 
 def make_backend(folder: Path, config: EngineConfig, run_folder: Path, **needs: Any) -> Backend:
     """A backend as `actors/engine/run.py` makes it; blocks until it could serve."""
+    receiver = Receiver(run_folder / "local", baseline=folder, device=config.device)
     if config.kind == "embedded":
         from milepost.actors.engine.embedded.backend import EmbeddedBackend
 
-        receiver = Receiver(run_folder / "local", baseline=folder, device=config.device)
         return EmbeddedBackend(
             folder,
             config,
@@ -158,7 +164,8 @@ def make_backend(folder: Path, config: EngineConfig, run_folder: Path, **needs: 
     place = Place("engine-0", 0, run_folder, 1, f"t/{run_folder.name}/1", DEADLINE_S)
     wanted: dict[str, Any] = {"pause": "", "is_cut": False, **needs}
     return SGLangBackend(
-        start(folder, config, place, Needs(dtype=DTYPE, context_tokens=CONTEXT, **wanted))
+        start(folder, config, place, Needs(dtype=DTYPE, context_tokens=CONTEXT, **wanted)),
+        receiver,
     )
 
 
@@ -219,13 +226,24 @@ class Served:
         session: str = "",
         *,
         routes_start: int | None = None,
+        adapter: str = "",
+        rank: int | None = None,
         **sampling: Any,
     ) -> str:
-        """Order a reply; its key."""
+        """Order a reply; its key. A session stays on one rank, and all ranks get their turn."""
         key = self.key()
         params = SamplingParams(**{"tokens_max": 16, "seed": self._num_keys, **sampling})
-        asked = GenerateOrder(key, session or key, row, params, routes_start=routes_start)
-        return self.order(asked)
+        return self.order(
+            GenerateOrder(
+                key,
+                session or key,
+                row,
+                params,
+                rank=sum((session or key).encode()) if rank is None else rank,
+                routes_start=routes_start,
+                adapter=adapter,
+            )
+        )
 
     async def reply(self, row: NDArray[np.int32], session: str = "", **sampling: Any) -> Finished:
         """One reply, whole."""
@@ -267,16 +285,7 @@ class Served:
 
     def random_weights(self, seed: int) -> Weights:
         """Large enough that every layer changes the distribution."""
-        generator = torch.Generator().manual_seed(seed)
-        weights = {}
-        for spec in self.backend.facts.manifest:
-            values = torch.empty(spec.shape)
-            if len(spec.shape) == 1:
-                values.uniform_(0.5, 1.5, generator=generator)
-            else:
-                values.normal_(0.0, spec.shape[-1] ** -0.5, generator=generator)
-            weights[spec.name] = values.to(getattr(torch, DTYPE))
-        return weights
+        return random_weights(self.backend.facts.manifest, seed)
 
     def expected(
         self, row: NDArray[np.int32], *, temperature: float = 1.0, weights: Weights | None = None
@@ -289,6 +298,26 @@ class Served:
             logits = model(ids).logits[0].float()
             found: NDArray[np.float32] = (logits / temperature).log_softmax(-1).cpu().numpy()
         return found
+
+
+def manifest_of(config: dict[str, Any]) -> tuple[TensorSpec, ...]:
+    """Tensors of a model, from its `config.json`."""
+    dtype: torch.dtype = getattr(torch, DTYPE)
+    return Parameters(shape_from_config(config), dtype, torch.device("meta")).manifest
+
+
+def random_weights(manifest: tuple[TensorSpec, ...], seed: int) -> Weights:
+    """Large enough that every layer changes the distribution."""
+    generator = torch.Generator().manual_seed(seed)
+    weights = {}
+    for spec in manifest:
+        values = torch.empty(spec.shape)
+        if len(spec.shape) == 1:
+            values.uniform_(0.5, 1.5, generator=generator)
+        else:
+            values.normal_(0.0, spec.shape[-1] ** -0.5, generator=generator)
+        weights[spec.name] = values.to(getattr(torch, DTYPE))
+    return weights
 
 
 _models: dict[str, Any] = {}

@@ -15,6 +15,9 @@
 #     taught     a run that learns: warm-up, then the recipe `lookup` with a model of the quick start's size
 #     colocated  the same as `run`, synchronous, the engine's cache giving its memory back while training
 #     two        publications and a run with the trainer on the second GPU, over NCCL
+#     ranks      the suite against a server of two tensor-parallel ranks and one of two data-parallel
+#                ones, at the same time on two GPUs
+#     drafts     speculative decoding with drafts from n-grams
 set -u
 wheels=$1 out=$2; shift 2
 site=/tmp/milepost-site
@@ -39,6 +42,29 @@ suite() {
 }
 old() { suite sglang-old "MILEPOST_SGLANG_OLD=${SGLANG_SITE_OLD:-}"; }
 contract() { suite sglang A=; }
+
+# Both servers on both GPUs, side by side: none of the two is measured.
+ranks() {
+  export SGLANG_ENABLE_TP_MEMORY_INBALANCE_CHECK=false
+  options=$MILEPOST_SGLANG_OPTIONS
+  ranked tp '"tp-size": 2, "disable-custom-all-reduce": true' tensors &
+  ranked dp '"dp-size": 2' disk &
+  wait
+  for name in tp dp; do
+    echo "== ranks, $name"
+    tail -45 "$out/ranks-$name.log" | cut -c1-400
+  done
+}
+ranked() {
+  MILEPOST_SGLANG_OPTIONS=${options/"{"/"{$2, "} MILEPOST_SGLANG_UPDATE=$3 MILEPOST_ENGINE_DEVICE=cuda \
+    timeout 280 python3 -P -m pytest -q -p no:cacheprovider -k "sglang and not distributed" tests/contract \
+    > "$out/ranks-$1.log" 2>&1
+}
+
+drafts() {
+  MILEPOST_ENGINE_DEVICE=cuda timeout 250 python3 -P -m pytest -q -p no:cacheprovider tests/gpu/test_sglang_drafts.py 2>&1 |
+    tee "$out/drafts.log" | tail -60 | cut -c1-400
+}
 
 speed() {
   timeout 290 python3 -P tests/gpu/sglang_speed.py 2>"$out/speed.err" | tee "$out/speed.jsonl"

@@ -85,6 +85,7 @@ class EmbeddedEngine:
 
     def generate(self, order: GenerateOrder) -> list[Outcome]:
         """Queue a reply; what is wrong with it comes back at once."""
+        assert not order.adapter, f"an adapter of an engine that has none: {order.adapter}"
         if reason := self._fault(order.token_ids, self._context_tokens - 1):
             return [Rejected(order.key, reason)]
         reply = Reply(order.session_id, order.token_ids, order=order)

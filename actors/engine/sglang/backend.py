@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -28,12 +29,14 @@ from milepost.actors.engine.interface import (
     Order,
     Outcome,
     Progress,
+    PullWeights,
     Rejected,
     ScoreFinished,
     ScoreOrder,
     StageBucket,
     SwitchWeights,
 )
+from milepost.actors.engine.receiving import Receiver
 from milepost.actors.engine.sglang.client import Client, ServerError, ServerGoneError
 from milepost.actors.engine.sglang.flights import Flight
 from milepost.actors.engine.sglang.health import Health
@@ -62,11 +65,11 @@ class SGLangBackend:
 
     Args:
         started: the server, and what was found out about it.
-        gone_s: deadline of what has no own.
+        receiver: takes whole versions in.
     """
 
-    def __init__(self, started: Started) -> None:
-        self._started = started
+    def __init__(self, started: Started, receiver: Receiver) -> None:
+        self._started, self._receiver = started, receiver
         self._capabilities = started.capabilities
         self._post: Callable[[Event], None] = lambda _: None
         self._flights: dict[str, Flight] = {}
@@ -117,6 +120,9 @@ class SGLangBackend:
         match work:
             case OpenEpoch() | StageBucket() | DropEpoch():
                 await self._switching.stage(work)
+                return None
+            case PullWeights():
+                await self._switching.stage_whole(partial(self._receiver.pull, work))
                 return None
             case SwitchWeights():
                 try:
@@ -286,7 +292,7 @@ class SGLangBackend:
         return Manner(
             prefixes=f"{self._started.token}/{self._switching.epoch}",
             seeded=ours.deterministic,
-            ranks=self._started.data_ranks,
+            ranks=self._started.parallel.data_ranks,
             vocab_size=self.facts.vocab_size,
         )
 

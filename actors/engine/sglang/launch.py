@@ -161,7 +161,25 @@ def server_options(
         options["enable-return-routed-experts"] = True
     if ours.release_memory:
         options["enable-memory-saver"] = True
+    if ours.adapters:
+        options |= lora_options(ours.adapters, device)
     return {**options, **ours.options}
+
+
+def lora_options(adapters: dict[str, str], device: str) -> dict[str, Any]:
+    """What loads them; rank and modules are found by the server in the adapters themselves.
+
+    It reads adapters the way it reads its model, so here the model's own weights are read, too.
+    """
+    places = {name: Path(folder).expanduser().resolve() for name, folder in adapters.items()}
+    options: dict[str, Any] = {
+        "enable-lora": True,
+        "load-format": "auto",
+        "lora-paths": [f"{name}={place}" for name, place in sorted(places.items())],
+    }
+    if device == "cpu":
+        options["lora-backend"] = "torch_native"
+    return options
 
 
 def prepare_model(source: Path, folder: Path) -> Path:

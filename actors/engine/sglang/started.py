@@ -19,6 +19,7 @@ from milepost.actors.engine.embedded.shape import (
     read_shape,
 )
 from milepost.actors.engine.interface import EngineFacts
+from milepost.actors.engine.sglang.adapters import require_fitting
 from milepost.actors.engine.sglang.broadcast import BroadcastUpdate
 from milepost.actors.engine.sglang.capabilities import (
     Capabilities,
@@ -33,9 +34,11 @@ from milepost.actors.engine.sglang.launch import (
     server_options,
     start_server,
 )
+from milepost.actors.engine.sglang.ranks import Parallel, parallel_of, require_way
 from milepost.actors.engine.sglang.updates import DiskUpdate, Session, TensorUpdate, Update
 from milepost.configs.actors import EngineConfig
 from milepost.configs.sglang import SGLangConfig
+from milepost.messages.engine import TensorSpec
 
 ASK_S = 60.0
 
@@ -52,8 +55,7 @@ class Started:
         facts: for the core.
         shape: of the model.
         token: names our requests and prefixes.
-        ranks: tensor-parallel ranks of each replica of the model.
-        data_ranks: data-parallel ranks.
+        parallel: how the server spreads over its processes.
         staging_device: where the next version is gathered.
         model: folder with the model's configuration.
         scratch: folder for versions on disk.
@@ -66,8 +68,7 @@ class Started:
     facts: EngineFacts
     shape: ModelShape
     token: str
-    ranks: int
-    data_ranks: int
+    parallel: Parallel
     staging_device: torch.device
     model: Path
     scratch: Path
@@ -96,6 +97,7 @@ def start(folder: Path, config: EngineConfig, place: Place, needs: Needs) -> Sta
     """Start a server, or find the one that is named; blocks until it serves.
 
     Raises:
+        AdapterError: an adapter does not fit the model.
         ServerStartError: ours did not become ready.
         UnsupportedModelError: an architecture whose tensors Milepost cannot name, or one without
             experts whose routes are wanted.
@@ -108,6 +110,8 @@ def start(folder: Path, config: EngineConfig, place: Place, needs: Needs) -> Sta
             f"{folder} has no mixture of experts, so it has no routes: set "
             f"algorithm.replay_routes = false"
         )
+    manifest = Parameters(shape, getattr(torch, needs.dtype), torch.device("meta")).manifest
+    require_fitting(ours.adapters, {spec.name: spec.shape for spec in manifest})
     with contextlib.ExitStack() as undo:
         server = None
         if ours.urls:
@@ -126,6 +130,8 @@ def start(folder: Path, config: EngineConfig, place: Place, needs: Needs) -> Sta
         info = server_info(url)
         capabilities = capabilities_of(str(info["version"]))
         require(capabilities, pause=needs.pause, is_cut=needs.is_cut)
+        parallel = parallel_of(info)
+        require_way(ours.update, parallel)
         if server is None:
             refuse_unfit(info, config, needs)
         elif needs.routes and not info.get("enable_return_routed_experts"):
@@ -138,11 +144,10 @@ def start(folder: Path, config: EngineConfig, place: Place, needs: Needs) -> Sta
         server=server,
         capabilities=capabilities,
         config=ours,
-        facts=_facts(config, needs, shape, info, url),
+        facts=_facts(config, needs, shape, manifest, info, url),
         shape=shape,
         token=place.token,
-        ranks=int(info["tp_size"]) * int(info.get("pp_size", 1)),
-        data_ranks=int(info["dp_size"]),
+        parallel=parallel,
         staging_device=torch.device(ours.staging_device or _first_device(config, place)),
         model=folder,
         scratch=place.run_folder / "engines" / place.name / "weights",
@@ -150,16 +155,20 @@ def start(folder: Path, config: EngineConfig, place: Place, needs: Needs) -> Sta
 
 
 def _facts(
-    config: EngineConfig, needs: Needs, shape: ModelShape, info: dict[str, Any], url: str
+    config: EngineConfig,
+    needs: Needs,
+    shape: ModelShape,
+    manifest: tuple[TensorSpec, ...],
+    info: dict[str, Any],
+    url: str,
 ) -> EngineFacts:
-    dtype: torch.dtype = getattr(torch, needs.dtype)
-    manifest = Parameters(shape, dtype, torch.device("meta")).manifest
-    version = str(info["version"])
+    version, parallel = str(info["version"]), parallel_of(info)
     return EngineFacts(
         manifest=manifest,
         vocab_size=shape.vocab_size,
         context_tokens=needs.context_tokens,
         returns_routes=needs.routes,
+        adapters=tuple(sorted(config.sglang.adapters)),
         details={
             "model_type": shape.model_type,
             "layers": shape.num_layers,
@@ -170,6 +179,9 @@ def _facts(
             "tried": capabilities_of(version).tried,
             "url": url,
             "update": config.sglang.update,
+            "ranks": parallel.ranks,
+            "data_ranks": parallel.data_ranks,
+            "copies": parallel.copies,
             "cache_tokens": info.get("max_total_num_tokens"),
         },
     )
@@ -179,12 +191,11 @@ def make_update(started: Started, session: Session, stager: ThreadPoolExecutor) 
     """The way that `[actors.engine.sglang] update` names."""
     match started.config.update:
         case "tensors":
-            return TensorUpdate(session, started.ranks, stager)
+            return TensorUpdate(session, started.parallel.ranks, stager)
         case "disk":
             return DiskUpdate(session, started.model, started.scratch, stager)
         case "distributed":
-            ranks = started.ranks * started.data_ranks
-            deadline_s = started.config.update_s
+            ranks, deadline_s = started.parallel.ranks, started.config.update_s
             return BroadcastUpdate(session, ranks, started.staging_device, deadline_s)
 
 
@@ -220,6 +231,7 @@ def refuse_unfit(info: dict[str, Any], config: EngineConfig, needs: Needs) -> No
         for name, value in wanted.items()
         if info.get(name) != value
     ]
+    faults += adapter_differences(ours.adapters, info.get("lora_paths"))
     length = info.get("context_length")
     if length is not None and length < needs.context_tokens + CONTEXT_MARGIN:
         faults.append(
@@ -227,6 +239,19 @@ def refuse_unfit(info: dict[str, Any], config: EngineConfig, needs: Needs) -> No
         )
     if faults:
         raise UnsupportedServerError("the server at hand has " + "; ".join(faults))
+
+
+def adapter_differences(adapters: dict[str, str], loaded: object) -> list[str]:
+    """What somebody else's server lacks of the adapters that the topology names."""
+    entries = loaded if isinstance(loaded, list) else []
+    has = {entry["lora_name"]: entry["lora_path"] for entry in entries if isinstance(entry, dict)}
+    differences = []
+    for name, folder in adapters.items():
+        place = Path(folder).expanduser().resolve()
+        if name not in has or Path(has[name]).resolve() != place:
+            found = f"loaded from {has[name]}" if name in has else "absent"
+            differences.append(f"adapter {name} {found}, {place} is needed")
+    return differences
 
 
 def _first_device(config: EngineConfig, place: Place) -> str:

@@ -25,6 +25,7 @@ from milepost.actors.engine.interface import (
     Switched,
     SwitchWeights,
 )
+from milepost.actors.engine.receiving import Stage
 from milepost.actors.engine.sglang.client import Client, ServerError, ServerGoneError
 from milepost.actors.engine.sglang.room import Room
 from milepost.actors.engine.sglang.staging import Staging
@@ -105,6 +106,15 @@ class Switching:
                 await loop.run_in_executor(self._stager, staged, work.names, work.tensors)
             case DropEpoch():
                 await loop.run_in_executor(self._stager, self._staging.drop)
+
+    async def stage_whole(self, bring: Callable[[Stage], None]) -> None:
+        """Let somebody stage every tensor of the open version, off the event loop.
+
+        Raises:
+            EpochError: it cannot be brought, or has a tensor that is not wanted.
+        """
+        loop = asyncio.get_running_loop()
+        await loop.run_in_executor(self._stager, bring, self._staging.write)
 
     async def switch(self, work: SwitchWeights) -> Switched:
         """Serve what was staged.

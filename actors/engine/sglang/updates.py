@@ -18,7 +18,7 @@ from safetensors.torch import save_file
 
 from milepost.actors.engine.sglang.capabilities import Capabilities
 from milepost.actors.engine.sglang.client import Client
-from milepost.actors.engine.sglang.payload import by_handle, by_value
+from milepost.actors.engine.sglang.payload import FORMAT, by_handle, by_value
 
 PAYLOAD_BYTES_MAX: Final = 128 << 20
 """Of one request that carries tensors by value."""
@@ -93,7 +93,7 @@ class Session:
 
 
 class TensorUpdate:
-    """As memory of this host: handles to a GPU's, or values.
+    """As memory of this host: a handle to a GPU's, or values.
 
     Args:
         session: doors of the server.
@@ -124,6 +124,7 @@ class TensorUpdate:
             is_last = index + 1 == len(self._payloads)
             body: dict[str, Any] = {
                 "serialized_named_tensors": [payload] * self._ranks,
+                "load_format": FORMAT,
                 "flush_cache": push.flush and is_last,
             }
             if is_last:

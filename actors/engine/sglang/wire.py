@@ -143,6 +143,8 @@ def generate_body(
     if cut:
         body["return_sampling_mask"] = True
         body["sampling_logprobs_mode"] = "selected"
+    if order.adapter:
+        body["lora_path"] = order.adapter
     if order.stream:
         body["stream"] = True
     if wanted is not None:

@@ -57,8 +57,10 @@ SPEC = TensorSpec(name="w", dtype="float32", shape=(2,))
 class Desk:
     """Feeds one core and remembers what it ordered and answered."""
 
-    def __init__(self, requests_max: int = 4, incarnation: int = 0) -> None:
-        facts = EngineFacts(manifest=(SPEC,), vocab_size=9, context_tokens=32)
+    def __init__(
+        self, requests_max: int = 4, incarnation: int = 0, adapters: tuple[str, ...] = ()
+    ) -> None:
+        facts = EngineFacts(manifest=(SPEC,), vocab_size=9, context_tokens=32, adapters=adapters)
         self.core = Engine("engine-0", "publisher", facts, requests_max, incarnation=incarnation)
         self.effects: list[Effect] = self.core.start(0.0)
         self._num_asked = 0
@@ -318,3 +320,20 @@ def test_the_publisher_is_told_what_the_switch_cost() -> None:
     assert replies[-1] == EpochConfirmed(
         version=1, digest="digest of 1", pause_s=0.1, num_in_flight=0
     )
+
+
+def test_an_adapter_is_ordered_by_name_and_an_unknown_one_refused() -> None:
+    """An engine without adapters that answered all the same would answer as somebody else."""
+    for adapters, told in ((), "it has none"), (("formal", "terse"), "it has formal, terse"):
+        desk = Desk(adapters=adapters)
+        desk.publish(0)
+        refused = desk.ask(generate("a", adapter="unheard"))
+        assert isinstance(refused[0], Reply)
+        answer = refused[0].message
+        assert isinstance(answer, GenerateRefused)
+        assert told in answer.reason
+        assert not answer.retry
+        assert told in answer.reason
+    ordered = desk.ask(generate("b", adapter="terse"))[0]
+    assert isinstance(ordered, GenerateOrder)
+    assert ordered.adapter == "terse"

@@ -77,6 +77,13 @@ def body_of(asked: GenerateOrder, manner: Manner = MANNER) -> dict[str, Any]:
     return generate_body(asked, asked.token_ids, 7, "name", manner)
 
 
+def test_an_adapter_is_named_beside_the_tokens() -> None:
+    """Its prefixes are apart: the server joins its own id of the adapter to ours of the version."""
+    body = body_of(dataclasses.replace(order(), adapter="terse"))
+    assert body["lora_path"] == "terse"
+    assert "lora_path" not in body_of(order())
+
+
 def test_a_plain_request_asks_for_log_probs_and_nothing_it_does_not_need() -> None:
     body = body_of(order(stop_token_ids=(5,), seed=9))
     assert body["rid"] == "name"

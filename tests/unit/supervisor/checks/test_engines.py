@@ -25,6 +25,18 @@ TABLE = "actors.engine.sglang"
             "no two ranks",
         ),
         ([f"{TABLE}.update=disk", f"{TABLE}.staging_device=cpu"], "staging_device", "nowhere else"),
+        ([f"{TABLE}.options={{dp-size = 2}}"], "update", "one copy of the model, dp-size makes 2"),
+        (
+            [
+                f"{TABLE}.options={{tp-size = 4}}",
+                "actors.engine.replicas=2",
+                "actors.engine.device=cuda",
+            ],
+            "gpu_stride",
+            "takes 4 GPUs",
+        ),
+        ([f"{TABLE}.adapters={{'a:b' = '/x'}}"], "adapters", "no name of an adapter"),
+        ([f"{TABLE}.options={{lora-paths = ['x']}}"], "options", "option lora-paths"),
     ],
     ids=lambda value: value[0] if isinstance(value, list) else "",
 )
@@ -45,6 +57,9 @@ def test_a_server_that_is_told_two_things_is_refused(
         [f"{TABLE}.options={{tp-size = 2, enable-metrics = true}}"],
         [f"{TABLE}.urls=['http://127.0.0.1:30000/']"],
         [f"{TABLE}.update=distributed"],
+        [f"{TABLE}.options={{dp-size = 2}}", f"{TABLE}.update=disk"],
+        [f"{TABLE}.options={{dp-size = 2, tp-size = 2, enable-dp-attention = true}}"],
+        [f"{TABLE}.adapters={{a-b = '/x'}}"],
         [
             f"{TABLE}.update=distributed",
             "actors.engine.device=cuda:0",

@@ -1,0 +1,50 @@
+"""How a server spreads over processes, and which ways of weights reach all of them.
+
+Tensor- and pipeline-parallel ranks hold one copy of the model, a part of it each. With `dp-size`
+there are that many copies, each with requests of its own, and SGLang's doors for weights reach all
+of them by the disk alone. With `enable-dp-attention` the data-parallel ranks lie inside of the
+tensor-parallel ones: one copy, several caches.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from milepost.actors.engine.sglang.capabilities import UnsupportedServerError
+
+
+@dataclass(frozen=True, slots=True)
+class Parallel:
+    """What a server says of its processes.
+
+    Attributes:
+        ranks: that take weights together: one payload each, one place in a broadcast each.
+        data_ranks: that a request may be routed to; each has a cache of its own.
+        copies: whole models, each with such ranks.
+    """
+
+    ranks: int
+    data_ranks: int
+    copies: int
+
+
+def parallel_of(info: dict[str, Any]) -> Parallel:
+    """Read `/server_info`."""
+    ranks = int(info["tp_size"]) * int(info.get("pp_size", 1))
+    data_ranks = int(info["dp_size"])
+    shares = bool(info.get("enable_dp_attention", False))
+    return Parallel(ranks, data_ranks, copies=1 if shares else data_ranks)
+
+
+def require_way(update: str, parallel: Parallel) -> None:
+    """Refuse a way of weights that would reach one copy of several.
+
+    Raises:
+        UnsupportedServerError: it is not the disk.
+    """
+    if parallel.copies > 1 and update != "disk":
+        raise UnsupportedServerError(
+            f'by way "{update}" SGLang brings weights to one copy of the model, this server has '
+            f'{parallel.copies} (dp-size): let update = "disk", or the option enable-dp-attention'
+        )
