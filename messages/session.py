@@ -71,6 +71,9 @@ class ChatTurn(Message, kw_only=True):
     """Refused as closed when the session is open for another attempt; None skips the check."""
     stream: str = ""
     """Not empty: parts of the reply are told under this name while it is sampled (`ChatPart`)."""
+    adapter: str = ""
+    """Name of the adapter to sample this reply under; empty: the policy itself. Refused where a row
+    of the session may be trained: such a reply is not the policy's."""
 
 
 class ChatReply(Message, kw_only=True):
@@ -89,7 +92,8 @@ class ChatRefused(Message, kw_only=True):
     """The turn was not generated and changed nothing."""
 
     kind: str
-    """unknown_session, bad_request, not_append_only, truncated, limit, closed, engine, internal."""
+    """unknown_session, unknown_adapter, bad_request, not_append_only, truncated, limit, closed,
+    engine, internal."""
     reason: str
     limit: str = ""
     """Name of the bound (`turns_max`, `reply_tokens_max`, `tokens_max`); kinds limit, truncated."""

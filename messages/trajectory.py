@@ -57,6 +57,8 @@ class TurnBoundary(Struct, frozen=True, kw_only=True):
     """False: the reply carries no loss in this row; another row of its trajectory trains it."""
     incarnation: NonNegative = 0
     """Of that engine: how often it had started before."""
+    adapter: str = ""
+    """That the reply was sampled under; such a reply is nobody's to train."""
     cached_tokens: NonNegative = 0
     """Tokens of the prompt whose keys and values the engine had already."""
     weights: tuple[WeightsUsed, ...] = ()

@@ -122,6 +122,7 @@ class Episode:
         *,
         tools: Sequence[dict[str, Any]] | None = None,
         tokens_max: int | None = None,
+        adapter: str = "",
         parts: Parts | None = None,
     ) -> Reply:
         """The model's next reply.
@@ -131,6 +132,7 @@ class Episode:
             tools: definitions in the OpenAI shape; the prompt's own when left out. The same in
                 every request of an episode.
             tokens_max: a tighter bound for this reply than the episode's.
+            adapter: name of an adapter to sample under, in episodes that are evaluated only.
             parts: gets the reply while it is sampled; see `stream`.
 
         Raises:
@@ -146,6 +148,7 @@ class Episode:
             tools=list(self.prompt.tools if tools is None else tools),
             tokens_max=tokens_max,
             attempt=self.attempt,
+            adapter=adapter,
         )
         try:
             answer = await self._line.ask(turn, parts)
@@ -169,6 +172,7 @@ class Episode:
         *,
         tools: Sequence[dict[str, Any]] | None = None,
         tokens_max: int | None = None,
+        adapter: str = "",
     ) -> AsyncIterator[Part | Reply]:
         """The model's next reply while it is sampled: its parts as they come, last the whole.
 
@@ -179,13 +183,14 @@ class Episode:
             messages: as of `chat`.
             tools: likewise.
             tokens_max: likewise.
+            adapter: likewise.
 
         Raises:
             As `chat`.
         """
         parts = Parts()
         chat = asyncio.create_task(
-            self.chat(messages, tools=tools, tokens_max=tokens_max, parts=parts)
+            self.chat(messages, tools=tools, tokens_max=tokens_max, adapter=adapter, parts=parts)
         )
         chat.add_done_callback(_consume)
         try:

@@ -9,6 +9,7 @@ from milepost.actors.effects import Effect, Tell, Wake
 from milepost.actors.routes import routes_start
 from milepost.actors.session.assembly import RowRules
 from milepost.actors.session.generation import RoutesExpected
+from milepost.actors.session.refusal import TurnRefused
 from milepost.actors.session.state import Counters, Session
 from milepost.actors.session.work import SpareTime
 from milepost.messages.buffer import TokensAccounted
@@ -42,6 +43,7 @@ class Desk:
         patience_s: how long a turn is tried again while engines fail.
         rules: how branches become rows.
         routes: what routes of the model look like; None when they are not replayed.
+        adapters: that the engines of sessions without training have.
         version: newest published version; older ones must not serve any more.
         digests: of the weights of published versions, the newest `DIGESTS_MAX` of them.
         spare_time: of the event loop, for rendering.
@@ -55,6 +57,7 @@ class Desk:
     patience_s: float
     rules: RowRules = field(default_factory=RowRules)
     routes: RoutesShape | None = None
+    adapters: tuple[str, ...] = ()
     version: int = 0
     digests: dict[int, str] = field(default_factory=dict)
     addresses: Addresses | None = None
@@ -80,6 +83,24 @@ class Desk:
             return None
         start = routes_start(base - flight.seam.drop)
         return RoutesExpected(self.routes, start, flight.prompt_tokens)
+
+    def check_adapter(self, session: Session, adapter: str) -> None:
+        """Refuse a reply that could not be sampled so, or that would pass for the policy's.
+
+        Raises:
+            TurnRefused: kinds `unknown_adapter`, and `bad_request` in a session that is trained.
+        """
+        if not adapter:
+            return
+        if adapter not in self.adapters:
+            has = ", ".join(self.adapters) or "none"
+            raise TurnRefused("unknown_adapter", f'no adapter "{adapter}": this run has {has}')
+        if session.is_trained:
+            raise TurnRefused(
+                "bad_request",
+                f'a reply under adapter "{adapter}" is not the policy\'s, and this session is '
+                "trained: name no adapter here, or evaluate with it",
+            )
 
     def key(self, kind: str) -> str:
         """A key that no other effect of this actor has."""

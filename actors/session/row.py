@@ -43,6 +43,8 @@ class SampledReply:
     engine: str
     incarnation: int = 0
     """Of the engine."""
+    adapter: str = ""
+    """That it was sampled under; empty: the policy itself."""
     cached_tokens: int = 0
     """Of the prompt, known to the engine before."""
     weights: tuple[WeightsUsed, ...] = ()
@@ -161,6 +163,7 @@ class TokenRow:
                 prefix_hash=self._hasher.hexdigest(),
                 engine=reply.engine,
                 incarnation=reply.incarnation,
+                adapter=reply.adapter,
                 cached_tokens=reply.cached_tokens,
                 weights=reply.weights,
             )

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from milepost.configs.actors import SessionConfig
     from milepost.configs.run import ModelConfig
     from milepost.configs.spec import ActorSpec
+    from milepost.configs.topology import Topology
 
 SWITCH_INTERVAL_S = 0.0005
 """How long a text thread may keep the interpreter while the event loop wants it."""
@@ -107,11 +108,18 @@ def make_core(spec: ActorSpec, renderer: Renderer) -> tuple[Desk, SessionCore]:
         context_tokens_max=model.context_tokens_max,
         patience_s=config.engine_patience_s,
         routes=read_shape(Path(model.path)).routes if topology.algorithm.replay_routes else None,
+        adapters=adapters_of(topology),
         rules=replace(row_rules(config), writes_conversations=topology.archive.keeps_conversations),
     )
     return desk, SessionCore(
         desk, new_record=record_maker(config), sessions_max=config.sessions_max
     )
+
+
+def adapters_of(topology: Topology) -> tuple[str, ...]:
+    """Names that sessions without training may sample under: those of the engines they go to."""
+    fleet = topology.actors.evaluation_engine or topology.actors.engine
+    return tuple(sorted(fleet.sglang.adapters)) if fleet is not None else ()
 
 
 def record_maker(config: SessionConfig) -> Callable[[Collection[str]], Record]:

@@ -66,6 +66,8 @@ class Flight:
     failing_since_s: float | None = None
     reply: SampledReply | None = None
     cached_tokens: int = 0
+    adapter: str = ""
+    """To sample under; empty: none."""
     stream_name: str = ""
     """Under which parts of the reply are told; empty: they are not."""
     num_parts: int = 0

@@ -79,6 +79,7 @@ class Turns:
                 f"of attempt {turn.attempt}",
             )
         check_tools(turn.tools)
+        self.desk.check_adapter(session, turn.adapter)
         # The door has checked each message when it was new.
         is_checked = isinstance(turn, DoorTurn) and bool(turn.messages)
         messages = turn.messages if is_checked else check_messages(turn.messages)
@@ -93,7 +94,7 @@ class Turns:
                 limit="turns_max",
             )
         flight = Flight(request, session.epoch + 1, plan, turn.tokens_max, now_s)
-        flight.stream_name = turn.stream
+        flight.stream_name, flight.adapter = turn.stream, turn.adapter
         return flight
 
     def _refusal(self, session: Session | None, request: Request, refused: TurnRefused) -> Effect:
@@ -214,6 +215,7 @@ class Turns:
             stream=bool(flight.stream_name),
             rank=session.rank,
             routes_start=flight.routes.start if flight.routes else None,
+            adapter=flight.adapter,
         )
         # No bound of ours may be shorter than the episode's: it would cut the longest replies.
         deadline_s = spec.limits.seconds_max
@@ -339,6 +341,7 @@ class Turns:
             )
         except EngineFault as fault:
             return self._fail(session, flight, TurnRefused("engine", str(fault)))
+        reply = dataclasses.replace(reply, adapter=flight.adapter)
         flight.reply, flight.cached_tokens = reply, message.cached_tokens
         flight.stage = Stage.READ
         work = ReadReply(

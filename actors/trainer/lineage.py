@@ -49,6 +49,8 @@ def weights_faults(trajectory: Trajectory, rules: DoorRules) -> Iterator[str]:
         versions = tuple(dict.fromkeys(span.version for span in spans))
         told = tuple(used.version for used in turn.weights)
         where = f"turn {number}, positions [{turn.prompt_end}, {turn.end})"
+        if turn.adapter:
+            yield f"{VERSIONS}: {where} is of adapter {turn.adapter}, which no version contains"
         if versions != told:
             yield (
                 f"{VERSIONS}: {where} has tokens of versions {versions}, and word of the weights "

@@ -16,6 +16,7 @@ from milepost.actors.arrays import to_bulk
 from milepost.actors.effects import Answered, Event, Received, WorkDone
 from milepost.actors.session.http.door import Door, DooredCore
 from milepost.actors.session.http.lifecycle import FreeSessions, Lifecycle
+from milepost.actors.session.http.models import Models
 from milepost.actors.session.http.server import HttpServer, bind
 from milepost.actors.session.http.service import Chats
 from milepost.configs.actors import HttpConfig, TreeConfig
@@ -89,18 +90,28 @@ class Served:
 
 
 @contextlib.asynccontextmanager
-async def served(config: HttpConfig, *, tree: TreeConfig | None = None) -> AsyncIterator[Served]:
+async def served(
+    config: HttpConfig, *, tree: TreeConfig | None = None, adapters: tuple[str, ...] = ()
+) -> AsyncIterator[Served]:
     """Open the door; close it at the end."""
     scene = Served(play(context_tokens_max=TOKENS_MAX, tree=tree))
     door = Door(scene.game.core, scene.feed)
     scene.core = DooredCore(scene.game.core, door)
-    chats = Chats(door, {}, ())
+    scene.game.desk.adapters = adapters
+    models = Models("m", adapters)
+    chats = Chats(door, {}, (), models)
     limits = EpisodeLimits(reply_tokens_max=TOKENS_MAX, tokens_max=TOKENS_MAX)
     free = FreeSessions(
         allowed=True, key="", sampling=SamplingParams(tokens_max=TOKENS_MAX), limits=limits
     )
     lifecycle = Lifecycle(
-        door, chats, renderer(), scene.game.desk.rules.leaves, model="m", free=free, aside=_at_once
+        door,
+        chats,
+        renderer(),
+        scene.game.desk.rules.leaves,
+        models=models,
+        free=free,
+        aside=_at_once,
     )
     listener, scene.url = bind(config, 0)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, BUFFER_BYTES)

@@ -216,3 +216,23 @@ async def test_large_numbers_in_a_history_are_carried() -> None:
         await scene.asked()
         scene.sample("cat")
         assert (await answer(reader))[0] == 200
+
+
+async def test_a_model_that_names_an_adapter_reaches_the_engine_as_one() -> None:
+    """`name` or `policy:name`, as clients of SGLang write; a name nobody has is not found."""
+    async with served(HttpConfig(), adapters=("terse",)) as scene:
+        session = await opened(scene)
+        body = {"model": "m:unheard", "messages": [QUESTION]}
+        status, told = await exchange(
+            scene,
+            f"Content-Length: {len(json.dumps(body))}\r\n",
+            json.dumps(body).encode(),
+            path=f"/sessions/{session}/{CHAT}",
+        )
+        assert status == 404
+        assert "no adapter" in told
+        assert not scene.game.asks
+        _, writer = await scene.connect()
+        writer.write(chat(session, json.dumps({**body, "model": "m:terse"}).encode()))
+        await scene.asked()
+        assert scene.game.open_ask()[2].adapter == "terse"

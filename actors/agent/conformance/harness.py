@@ -42,6 +42,7 @@ from milepost.actors.session.doors import DOOR, DoorTurn
 from milepost.actors.session.engines import EnginePool
 from milepost.actors.session.http.door import Door, DooredCore
 from milepost.actors.session.http.lifecycle import FreeSessions, Lifecycle
+from milepost.actors.session.http.models import Models
 from milepost.actors.session.http.server import HttpServer, bind
 from milepost.actors.session.http.service import Chats
 from milepost.actors.session.run import record_maker, row_rules
@@ -275,12 +276,19 @@ async def harness_session(topology: Topology, folder: Path) -> AsyncIterator[Har
     session = HarnessSession(desk)
     door = _WatchedDoor(core, session.feed, session.answered)
     session.core = DooredCore(core, door)
-    chats = Chats(door, {}, config.http.dropped_fields)
+    models = Models("policy")
+    chats = Chats(door, {}, config.http.dropped_fields, models)
     free = FreeSessions(
         allowed=False, key="", sampling=SamplingParams(tokens_max=1), limits=EpisodeLimits()
     )
     lifecycle = Lifecycle(
-        door, chats, renderer, desk.rules.leaves, model="policy", free=free, aside=asyncio.to_thread
+        door,
+        chats,
+        renderer,
+        desk.rules.leaves,
+        models=models,
+        free=free,
+        aside=asyncio.to_thread,
     )
     server = HttpServer(config.http, door, chats, lifecycle)
     await server.open(listener)

@@ -21,6 +21,7 @@ STATUS: Final[dict[str, int]] = {
     # Clients try a 409 again, and two that do would supersede each other for ever.
     "closed": 410,
     "unknown_session": 404,
+    "unknown_adapter": 404,
     "engine": 502,
     "internal": 500,
 }

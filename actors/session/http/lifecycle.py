@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from milepost.actors.session.http.door import Door
+    from milepost.actors.session.http.models import Models
     from milepost.actors.session.http.service import Chats
     from milepost.actors.session.leaves import LeafRules
     from milepost.actors.session.state import Session
@@ -87,7 +88,7 @@ class Lifecycle:
         chats: reads requests.
         renderer: of the run's model.
         rules: which branches become samples.
-        model: name that clients see.
+        models: names that clients see.
         free: how sessions without an episode are made.
         aside: calls a function in a thread.
     """
@@ -99,7 +100,7 @@ class Lifecycle:
         renderer: Renderer,
         rules: LeafRules,
         *,
-        model: str,
+        models: Models,
         free: FreeSessions,
         aside: Callable[[Callable[[], Any]], Awaitable[Any]],
     ) -> None:
@@ -107,7 +108,7 @@ class Lifecycle:
         self._chats = chats
         self._renderer = renderer
         self._rules = rules
-        self._model = model
+        self._models = models
         self._free = free
         self._aside = aside
 
@@ -194,10 +195,10 @@ class Lifecycle:
             return refusal(dialect, refused.message())
         return _json({"input_tokens": len(piece.token_ids)})
 
-    def models(self) -> web.Response:
-        """`GET /sessions/{id}/v1/models`: the one there is."""
-        model = {"id": self._model, "object": "model", "created": 0, "owned_by": "run"}
-        return _json({"object": "list", "data": [model]})
+    def models(self, session: Session) -> web.Response:
+        """`GET /sessions/{id}/v1/models`: the policy, and adapters where they may be named."""
+        listed = self._models.listed(with_adapters=not session.is_trained)
+        return _json({"object": "list", "data": listed})
 
 
 def _json(value: dict[str, Any]) -> web.Response:

@@ -11,6 +11,7 @@ from milepost.actors.ports import own_port
 from milepost.actors.session.addresses import Addresses
 from milepost.actors.session.http.door import Door, DooredCore
 from milepost.actors.session.http.lifecycle import FreeSessions, Lifecycle
+from milepost.actors.session.http.models import Models
 from milepost.actors.session.http.server import HttpServer, bind
 from milepost.actors.session.http.service import Chats
 from milepost.messages.shared import EpisodeLimits, SamplingParams
@@ -55,7 +56,8 @@ async def http_door(
     await own_port(context.bus, context.name, base_url, listener.fileno())
     desk.addresses = Addresses(base_url, secrets.token_bytes(SECRET_BYTES))
     door = Door(core, context.feed)
-    chats = Chats(door, session.template_options, config.dropped_fields)
+    models = Models(Path(model.path).name, desk.adapters)
+    chats = Chats(door, session.template_options, config.dropped_fields, models)
     key = _read_key(config.key_file)
     free = FreeSessions(
         allowed=config.free_sessions,
@@ -68,7 +70,7 @@ async def http_door(
         chats,
         desk.renderer,
         desk.rules.leaves,
-        model=Path(model.path).name,
+        models=models,
         free=free,
         aside=aside,
     )

@@ -67,7 +67,8 @@ def encode_samples(
         start, number = branch.turns[0].prompt_end, len(samples)
         mask = (branch.provenance == Provenance.SAMPLED).astype(np.uint8)
         for node, turn in zip(leaf.path, branch.turns, strict=True):
-            if node not in leaf.trained:
+            # What an adapter said is not the policy's.
+            if node not in leaf.trained or turn.adapter:
                 mask[turn.prompt_end : turn.end] = 0
         tensors[f"tokens.{number}"] = branch.token_ids[:length].astype(np.int64)
         tensors[f"loss_mask.{number}"] = mask[start:length].copy()

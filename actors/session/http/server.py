@@ -143,7 +143,7 @@ class HttpServer:
             case "POST", "v1/messages/count_tokens":
                 return await self._lifecycle.counted(session, await self._body(request))
             case "GET", "v1/models":
-                return self._lifecycle.models()
+                return self._lifecycle.models(session)
         spoken = path.removeprefix("v1/")
         if self._chats.speaks(spoken) is None or spoken == path:
             return error(404, f"a session has no path /{path}")

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     from milepost.actors.session.http.dialect import Asked, Dialect
     from milepost.actors.session.http.door import Door, Exchange
+    from milepost.actors.session.http.models import Models
     from milepost.actors.session.state import Session
 
 EVENTS: Final = {
@@ -55,13 +56,19 @@ class Chats:
         door: to the core.
         template_options: of the run.
         dropped_fields: names of fields that clients may send in vain.
+        models: names that clients may ask for.
     """
 
     def __init__(
-        self, door: Door, template_options: Mapping[str, Any], dropped_fields: tuple[str, ...]
+        self,
+        door: Door,
+        template_options: Mapping[str, Any],
+        dropped_fields: tuple[str, ...],
+        models: Models,
     ) -> None:
         self._door = door
         self._options = template_options
+        self._models = models
         self._dropped = frozenset(dropped_fields)
         self._dialects: dict[str, Dialect] = {
             "chat/completions": ChatCompletions(),
@@ -91,6 +98,7 @@ class Chats:
             tokens_max=asked.tokens_max,
             attempt=spec.attempt,
             stream="http" if asked.stream else "",
+            adapter=self._models.adapter_of(asked.model),
         )
         self._serial += 1
         serial = f"{spec.trajectory_id.replace('.', '_')}_{spec.attempt}_{self._serial}"

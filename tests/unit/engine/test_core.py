@@ -333,7 +333,6 @@ def test_an_adapter_is_ordered_by_name_and_an_unknown_one_refused() -> None:
         assert isinstance(answer, GenerateRefused)
         assert told in answer.reason
         assert not answer.retry
-        assert told in answer.reason
     ordered = desk.ask(generate("b", adapter="terse"))[0]
     assert isinstance(ordered, GenerateOrder)
     assert ordered.adapter == "terse"

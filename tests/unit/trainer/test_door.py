@@ -161,6 +161,10 @@ MUTANTS: dict[str, tuple[Callable[[], Trajectory], str]] = {
         lambda: turned(weights=(msgspec.structs.replace(made(2), digest=""),)),
         "C4.*engine-0 gave no digest of the weights of version 2",
     ),
+    "a reply under an adapter": (
+        lambda: turned(adapter="terse"),
+        r"C4.*turn 1, positions \[12, 15\) is of adapter terse, which no version contains",
+    ),
     "a prefix that outlived a publication": (
         lambda: turned(weights=(made(2, kv_version=1),)),
         "C4.*version 2 over keys and values of version 1, from 2 on is right",
