@@ -16,25 +16,29 @@ from milepost.configs.sglang import ADAPTER_NAME, SGLangConfig, num_copies, num_
 from milepost.configs.topology import Topology
 from milepost.supervisor.checks.check import Finding, Subject
 
-FLEETS: Final = ("engine", "evaluation_engine")
 THIS_HOST: Final = {"127.0.0.1", "localhost", "::1"}
 
 
 def _servers(topology: Topology) -> Iterator[tuple[str, EngineConfig]]:
-    """Each table of engines that are servers, and where it stands."""
-    for name in FLEETS:
-        fleet: EngineConfig | None = getattr(topology.actors, name)
-        if fleet is not None and fleet.kind == "sglang":
-            yield f"$.actors.{name}.sglang", fleet
+    """Each table of engines that are servers, and where its part for servers stands."""
+    for where, fleet in _fleets(topology):
+        if fleet.kind == "sglang":
+            yield where, fleet
+
+
+def _fleets(topology: Topology) -> Iterator[tuple[str, EngineConfig]]:
+    actors = topology.actors
+    if actors.engine is not None:
+        yield "$.actors.engine.sglang", actors.engine
+    if actors.evaluation_engine is not None:
+        yield "$.actors.evaluation_engine.sglang", actors.evaluation_engine
 
 
 def servers_are_told_once(subject: Subject) -> Iterator[Finding]:
     """A server that is started with two wills, or settings that nobody reads."""
     topology = subject.topology
-    for name in FLEETS:
-        fleet: EngineConfig | None = getattr(topology.actors, name)
-        if fleet is not None and fleet.kind != "sglang" and fleet.sglang != SGLangConfig():
-            where = f"$.actors.{name}.sglang"
+    for where, fleet in _fleets(topology):
+        if fleet.kind != "sglang" and fleet.sglang != SGLangConfig():
             yield Problem(f'kind = "{fleet.kind}" reads none of it', where, 'set kind = "sglang"')
     for where, engine in _servers(topology):
         for name, reason in option_faults(engine.sglang.options).items():
