@@ -39,6 +39,9 @@ class BusConfig(Config, kw_only=True):
     inbox_messages_max: Positive = 4096
     shared_memory_above_bytes: Positive = 1 << 20
     """Payloads larger than this travel in shared memory between processes of one host."""
+    allocated_bytes_max: Positive = 8 << 30
+    """Shared memory of one process that payloads (weight versions) are made in, as long as they are
+    in use; beyond it they are made elsewhere and copied there."""
 
 
 class RecorderConfig(Config, kw_only=True):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BusLimits:
-    """Sizes, counts and times of one bus. The first seven are `[system.bus]` of a topology."""
+    """Sizes, counts and times of one bus. The first eight are `[system.bus]` of a topology."""
 
     frame_bytes_max: int = 1 << 30
     """A peer that announces a larger frame is disconnected before the frame is read."""
@@ -22,6 +22,8 @@ class BusLimits:
     """Messages received and not yet taken, of all links; above it the socket is not read."""
     shared_memory_above_bytes: int = 1 << 20
     """Bulk of one message beyond this goes through shared memory to a peer on this host."""
+    allocated_bytes_max: int = 8 << 30
+    """Shared memory of one process that payloads are made in; beyond it they are copied there."""
     window_bytes: int = 1 << 30
     """Bytes of one link sent and not yet taken. One message may always go, however large."""
     items_max: int = 1 << 20

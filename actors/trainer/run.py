@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import TYPE_CHECKING
 
 from milepost.actors.archive.author import Author
@@ -159,6 +160,7 @@ def _open_workshop(context: ActorContext) -> Workshop:
             run_id=context.spec.run_id,
             run_folder=context.run_folder,
             resume_step=context.spec.resume_step,
+            allocate=partial(context.bus.allocate, to=TrainerPlan.of(context.topology).publisher),
         )
     )
     # Torch and the model stay for good: keep the collector from walking them during a step.

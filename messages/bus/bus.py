@@ -175,6 +175,24 @@ class Bus:
             raise BusClosed(self._closed)
         return self._links.submit(Kind.ASK, to, message, deadline_s, cause)
 
+    def allocate(self, nbytes: int, *, to: str) -> memoryview:
+        """Memory to make a large payload in that travels to `to` without being copied.
+
+        Wrap all of it or parts of it in a `Bulk`, directly or through arrays and tensors over it.
+        Once it was sent it must not be written any more: receivers read this very memory, also
+        after `tell` is done. Drop every reference to it instead, and ask again: the same memory
+        comes back when they are done. Where there is no shared memory, or `to` is on another host,
+        this is ordinary memory and the message is sent as any other.
+
+        Any thread may ask. A large piece may take as long as copying it three times, where none
+        can be used again: not on the event loop.
+
+        Args:
+            nbytes: how much; the content is undefined.
+            to: name of a receiver, of which all are on its host.
+        """
+        return self._packing.allocate(nbytes, local=self._host.transport.is_local(to))
+
     @property
     def sent_id(self) -> int:
         """Id of what `tell`, `ask` or `reply` sent last; a reply that changes nothing has none."""

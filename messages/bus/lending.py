@@ -3,69 +3,28 @@
 A lender copies the buffers of one message into a segment (a file in /dev/shm, named after the
 run) and sends the name; a borrower (`borrowing`) maps it and reads in place. A loan is over when
 the message is acknowledged *and* the borrower gave it back; only then may the segment be used
-again, because fresh memory costs three times a copy. A loan that cannot end that way (peer dead,
-deadline, lease over) dooms the segment: its name is removed and it is never written again, so a
-reader that still has it keeps valid bytes and the kernel frees them with the last mapping. What a
-killed lender leaves behind carries the run's prefix, for the reaper.
+again (`segments`). A loan that cannot end that way (peer dead, deadline, lease over) dooms the
+segment. What a killed lender leaves behind carries the run's prefix, for the reaper.
 
-What came in shared memory and is sent on is not copied again: its segment gets a second name of
-ours (a hard link), which lives as long as our loan, whatever the first lender does with its own.
+What its sender made in shared memory (`allotting`) is lent as it lies, without a copy. What came in
+shared memory and is sent on is not copied again either: its segment gets a second name of ours (a
+hard link), which lives as long as our loan, whatever the first lender does with its own.
 """
 
 from __future__ import annotations
 
-import mmap
-import os
-import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Final
 
-from milepost.messages.bus.borrowing import FOLDER, Mapping, segment_prefix
+from milepost.messages.bus.allotting import Allotments
+from milepost.messages.bus.borrowing import Mapping
 from milepost.messages.bus.memmove import copy_unlocked, offset_in
+from milepost.messages.bus.segments import ALIGNMENT, Segment, Segments, round_up
 from milepost.messages.layout import Place
 
-ALIGNMENT: Final = 64
-POOL_BYTES_MAX: Final = 256 << 20
-"""Free segments kept for the next message; a larger one is kept while it is the only one."""
 PASSED_ON_BYTES_MIN: Final = 1 << 16
 """Smaller buffers are copied: the receiver would map a whole segment for each."""
-IDLE_S: Final = 30.0
-"""Free segments unused for this long are removed."""
-
-
-def _round_up(nbytes: int, to: int) -> int:
-    return -(-nbytes // to) * to
-
-
-class Segment:
-    """One file of shared memory with a name of ours."""
-
-    __slots__ = (
-        "borrowed",
-        "buffers",
-        "doomed",
-        "filled",
-        "idle_since",
-        "loans",
-        "mapping",
-        "name",
-        "size",
-    )
-
-    def __init__(self, name: str, size: int, borrowed: Mapping | None = None) -> None:
-        self.name = name
-        self.size = size
-        self.borrowed = borrowed
-        """Somebody else wrote it, and lends it to us as long as we keep this."""
-        self.mapping: mmap.mmap | None = None
-        self.buffers: tuple[memoryview, ...] = ()
-        """What we copied or shall copy into it, while a message with it is not acknowledged."""
-        self.filled = False
-        self.loans = 0
-        self.doomed = False
-        self.idle_since = 0.0
 
 
 @dataclass(slots=True)
@@ -89,122 +48,99 @@ class Loan:
 
 @dataclass(slots=True)
 class Lender:
-    """The segments this process writes. On the event loop's thread, except `fill`."""
+    """The loans of this process. On the event loop's thread, except `fill`.
 
-    run_id: str
+    Attributes:
+        loans: by id of the message.
+    """
+
+    segments: Segments
+    allotments: Allotments
     clock: Callable[[], float]
     lease_s: float
-    folder: Path = FOLDER
     loans: dict[int, Loan] = field(default_factory=dict)
-    """By id of the message."""
-    free: list[Segment] = field(default_factory=list)
-    _segments: dict[str, Segment] = field(default_factory=dict)
-    owner: str = "nobody.0"
-    """Name and incarnation: whoever finds this process dead removes what is left of it."""
-    _token: str = field(default_factory=lambda: secrets.token_hex(4))
-    _count: int = 0
-
-    @property
-    def usable(self) -> bool:
-        """Whether this host has shared memory to name."""
-        return self.folder.is_dir() and "/" not in self.run_id + self.owner
+    _relayed: dict[int, Segment] = field(default_factory=dict)
+    """What is sent on, by identity of the mapping it came in, which it keeps."""
 
     def lend(self, message_id: int, buffers: Sequence[memoryview], to: str) -> Loan:
         """Choose places for the buffers of this message; `fill` copies what has to be."""
-        places: list[Place | None] = [self._passed_on(buffer) for buffer in buffers]
-        own = tuple(b for b, place in zip(buffers, places, strict=True) if place is None)
+        segments: dict[str, Segment] = {}
+        places: list[Place | None] = []
+        own: list[memoryview] = []
+        for buffer in buffers:
+            found = self.allotments.find(buffer) or self._passed_on(buffer)
+            if found is None:
+                own.append(buffer)
+                places.append(None)
+            else:
+                segment, place = found
+                segments[segment.name] = segment
+                places.append(place)
         offsets, size = [], 0
         for buffer in own:
             offsets.append(size)
-            size += _round_up(buffer.nbytes, ALIGNMENT)
+            size += round_up(buffer.nbytes, ALIGNMENT)
         fresh = None
         if own:
-            fresh = self._same(own) or self._fresh(size)
-            fresh.buffers = own
+            fresh = self._same(own) or self.segments.take(size)
+            fresh.buffers = tuple(own)
+            segments[fresh.name] = fresh
         mine = iter(offsets)
         settled = [
             Place(fresh.name, next(mine)) if place is None and fresh is not None else place
             for place in places
         ]
         known = [place for place in settled if place is not None]
-        segments = [self._segments[name] for name in dict.fromkeys(one.segment for one in known)]
-        for segment in segments:
-            segment.loans += 1
-        loan = self.loans[message_id] = Loan(to, known, fresh, offsets, segments, self.clock())
+        for segment in segments.values():
+            self.segments.borrow(segment)
+        needed = list(segments.values())
+        loan = self.loans[message_id] = Loan(to, known, fresh, offsets, needed, self.clock())
         return loan
 
-    def _passed_on(self, buffer: memoryview) -> Place | None:
+    def _passed_on(self, buffer: memoryview) -> tuple[Segment, Place] | None:
         """The place of a buffer that lies in a segment lent to us; None if it must be copied."""
         mapping = buffer.obj
         if not isinstance(mapping, Mapping) or buffer.nbytes < PASSED_ON_BYTES_MIN:
             return None
-        for segment in self._segments.values():
-            if segment.borrowed is mapping:
-                return Place(segment.name, offset_in(mapping, buffer))
-        name = self._name()
-        try:
-            (self.folder / name).hardlink_to(self.folder / mapping.name)
-        except OSError:
-            return None
-        self._segments[name] = Segment(name, len(mapping), mapping)
-        return Place(name, offset_in(mapping, buffer))
+        segment = self._relayed.get(id(mapping))
+        if segment is None:
+            segment = self.segments.relay(mapping)
+            if segment is None:
+                return None
+            self._relayed[id(mapping)] = segment
+        return segment, Place(segment.name, offset_in(mapping, buffer))
 
-    def _name(self) -> str:
-        self._count += 1
-        return f"{segment_prefix(self.run_id)}{self.owner}-{self._token}-{self._count}"
-
-    def _same(self, buffers: tuple[memoryview, ...]) -> Segment | None:
+    def _same(self, buffers: Sequence[memoryview]) -> Segment | None:
         """A segment with these very buffers: one copy serves every receiver of a message."""
-        for segment in self._segments.values():
+        for loan in self.loans.values():
+            segment = loan.fresh
             if (
-                not segment.doomed
+                segment is not None
+                and not segment.doomed
                 and len(segment.buffers) == len(buffers)
                 and all(a is b for a, b in zip(segment.buffers, buffers, strict=True))
             ):
                 return segment
         return None
 
-    def _fresh(self, size: int) -> Segment:
-        fitting = [one for one in self.free if size <= one.size <= 4 * size]
-        if fitting:
-            segment = min(fitting, key=lambda one: one.size)
-            self.free.remove(segment)
-        else:
-            name = self._name()
-            segment = Segment(name, _round_up(max(size, 1), 1 << 20))
-            self._segments[name] = segment
-        segment.filled = False
-        return segment
-
     def fill(self, loan: Loan) -> bool:
         """Copy the buffers in; on a worker thread. False when the host has no room for them."""
         segment = loan.fresh
         if segment is None or segment.filled:
             return True
-        if segment.mapping is None:
-            segment.mapping = self._create(segment)
-            if segment.mapping is None:
-                return False
+        if not self.segments.map(segment):
+            return False
+        assert segment.mapping is not None
         for offset, buffer in zip(loan.copied, segment.buffers, strict=True):
             copy_unlocked(segment.mapping, offset, buffer)
         segment.filled = True
         return True
 
-    def _create(self, segment: Segment) -> mmap.mmap | None:
-        path = self.folder / segment.name
-        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
-        descriptor = os.open(path, flags, 0o600)
-        try:
-            # Without it, a full /dev/shm kills the process at the first write (SIGBUS).
-            os.posix_fallocate(descriptor, 0, segment.size)
-            return mmap.mmap(descriptor, segment.size)
-        except OSError:
-            path.unlink(missing_ok=True)
-            return None
-        finally:
-            os.close(descriptor)
-
     # ---- the end of a loan ---------------------------------------------------------------
+
+    def withdraw(self, message_id: int) -> None:
+        """Nobody was told, or will be, where the buffers of this message lie."""
+        self._end(message_id)
 
     def settle(self, message_id: int, *, taken: bool) -> None:
         """The receiver acknowledged the message, or never will."""
@@ -244,52 +180,25 @@ class Lender:
 
     def _end(self, message_id: int) -> None:
         for segment in self.loans.pop(message_id).segments:
-            segment.loans -= 1
-            if segment.loans == 0:
-                self._unused(segment)
-
-    def _unused(self, segment: Segment) -> None:
-        segment.buffers = ()
-        segment.idle_since = self.clock()
-        if segment.doomed or segment.mapping is None:
-            self._remove(segment)
-            return
-        self.free.append(segment)
-        while len(self.free) > 1 and sum(one.size for one in self.free) > POOL_BYTES_MAX:
-            self._remove(self.free.pop(0))
+            if segment.loans == 1 and segment.borrowed is not None:
+                del self._relayed[id(segment.borrowed)]
+            self.segments.end_loan(segment)
 
     @property
     def due(self) -> float:
         """When `tick` has something to do."""
-        idle = [one.idle_since + IDLE_S for one in self.free]
         leases = [one.since + self.lease_s for one in self.loans.values() if one.acknowledged]
-        return min((*idle, *leases), default=float("inf"))
+        return min((self.segments.due, *leases))
 
     def tick(self, now: float) -> None:
         """End leases; remove what lies idle."""
         for message_id, loan in list(self.loans.items()):
             if loan.acknowledged and loan.since + self.lease_s <= now:
                 self._doom(message_id)
-        for segment in [one for one in self.free if one.idle_since + IDLE_S <= now]:
-            self.free.remove(segment)
-            self._remove(segment)
-
-    def _remove(self, segment: Segment) -> None:
-        self._segments.pop(segment.name, None)
-        segment.borrowed = None
-        if segment.mapping is not None:
-            segment.mapping.close()
-            segment.mapping = None
-        (self.folder / segment.name).unlink(missing_ok=True)
+        self.segments.tick(now)
 
     def close(self) -> None:
-        """Remove every name. Readers keep what they have mapped."""
+        """Remove every name. Readers keep what they have mapped, senders what they made."""
         self.loans.clear()
-        self.free.clear()
-        for segment in list(self._segments.values()):
-            self._remove(segment)
-
-    @property
-    def num_bytes(self) -> int:
-        """Bytes of all segments that exist."""
-        return sum(one.size for one in self._segments.values() if one.mapping is not None)
+        self._relayed.clear()
+        self.segments.close()

@@ -1,4 +1,4 @@
-"""A copy that lets other threads run.
+"""Work on memory that lets other threads run.
 
 Assigning to a slice of a memory map holds the interpreter's lock for the whole copy: 60 MiB stall
 the event loop for 9 ms although another thread does the work. `memmove` called through ctypes lets
@@ -37,20 +37,33 @@ _release = ctypes.pythonapi.PyBuffer_Release
 _release.argtypes = (ctypes.POINTER(_PyBuffer),)
 _release.restype = None
 _SIMPLE = 0
+_madvise = ctypes.CDLL(None).madvise
+_madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+_madvise.restype = ctypes.c_int
+_POPULATE_WRITE = 23
+"""MADV_POPULATE_WRITE, which the `mmap` of Python 3.11 does not name."""
+
+
+def address_of(part: mmap.mmap | memoryview) -> int:
+    """Where a contiguous buffer begins in the memory of this process."""
+    view = _PyBuffer()
+    _get(part, ctypes.byref(view), _SIMPLE)
+    address = int(view.buf or 0)
+    _release(ctypes.byref(view))
+    return address
+
+
+def populate(target: mmap.mmap) -> None:
+    """Have every page of it mapped now, in half the time of a fault for each.
+
+    Linux before 5.14 does not know how, and faults.
+    """
+    _madvise(address_of(target), len(target), _POPULATE_WRITE)
 
 
 def offset_in(whole: mmap.mmap, part: memoryview) -> int:
     """Where in `whole` the view `part` of it begins, in bytes."""
-    outer, inner = _PyBuffer(), _PyBuffer()
-    _get(whole, ctypes.byref(outer), _SIMPLE)
-    try:
-        _get(part, ctypes.byref(inner), _SIMPLE)
-        try:
-            return int(inner.buf - outer.buf)
-        finally:
-            _release(ctypes.byref(inner))
-    finally:
-        _release(ctypes.byref(outer))
+    return address_of(part) - address_of(whole)
 
 
 def copy_unlocked(target: mmap.mmap, offset: int, source: memoryview) -> None:

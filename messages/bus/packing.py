@@ -9,13 +9,16 @@ time; arrays are not part of it, they are buffers.)
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
+from milepost.messages.bus.allotting import Allotments
 from milepost.messages.bus.borrowing import Borrower
 from milepost.messages.bus.lending import Lender, Loan
 from milepost.messages.bus.returning import Origin
+from milepost.messages.bus.segments import Segments
 from milepost.messages.bus.transport import Frames
 from milepost.messages.codec import Codec
 from milepost.messages.control import NotUnderstood
@@ -60,11 +63,12 @@ class Packing:
         self._limits = limits
         self._loop = loop
         self._codec = Codec(limits)
-        owner = f"{name}.{incarnation}"
-        self.lender = Lender(run_id, loop.time, limits.lease_s, owner=owner)
+        segments = Segments(run_id, loop.time, owner=f"{name}.{incarnation}")
+        self.allotments = Allotments(segments, limits.allocated_bytes_max, self._dropped)
+        self.lender = Lender(segments, self.allotments, loop.time, limits.lease_s)
         self.borrower = Borrower(run_id, given_back)
         self._wake = wake
-        self._has_memory = self.lender.usable
+        self._has_memory = segments.usable
         self._big: set[str] = set()
         self._going = ThreadPoolExecutor(max_workers=1, thread_name_prefix="bus-out")
         self._coming = ThreadPoolExecutor(max_workers=1, thread_name_prefix="bus-in")
@@ -119,12 +123,33 @@ class Packing:
         if not local or not self.shares(encoded):
             return encoded
         loan = self.lender.lend(message_id, encoded.buffers, to)
+        if loan.fresh is None:
+            return self._codec.encode(message, loan.places)
         shared = await run(self._going, self._share, message, loan)
         if shared is not None:
             return shared
         self.num_without_room += 1
-        self.settle(message_id, taken=False)
+        self.lender.withdraw(message_id)
         return encoded
+
+    def allocate(self, nbytes: int, *, local: bool) -> memoryview:
+        """Memory to make a payload in; on any thread.
+
+        Args:
+            nbytes: how much.
+            local: its receivers are on this host.
+        """
+        if local and self._has_memory:
+            return self.allotments.allocate(nbytes)
+        return memoryview(bytearray(nbytes))
+
+    def _dropped(self) -> None:
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self._collect)
+
+    def _collect(self) -> None:
+        self.allotments.collect()
+        self._wake(self.lender.due)
 
     def settle(self, message_id: int, taken: bool) -> None:  # noqa: FBT001
         """A message is not sent again; if it was lent, its loan goes on or is lost."""

@@ -33,10 +33,13 @@ def report(
         links=tuple(_link(host, links[peer], now) for peer in sorted(links)),
         loop=loop,
         memory=MemoryStatistics(
-            segments_bytes=packing.lender.num_bytes,
+            segments_bytes=packing.lender.segments.num_bytes,
             loans=len(packing.lender.loans),
             mapped=packing.borrower.num_mapped,
             without_room=packing.num_without_room,
+            allocated_bytes=packing.lender.segments.held_bytes,
+            allocated_max=host.limits.allocated_bytes_max,
+            allocated_elsewhere=packing.allotments.num_elsewhere,
         ),
     )
 

@@ -107,6 +107,12 @@ class MemoryStatistics:
     """Segments of other processes read here."""
     without_room: int
     """Messages sent as frames because the host had no shared memory left."""
+    allocated_bytes: int
+    """Of segments that payloads were made in and are in use, here or with receivers."""
+    allocated_max: int
+    """Beyond it payloads are made in ordinary memory."""
+    allocated_elsewhere: int
+    """Payloads that were, for want of room."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,12 +8,8 @@ from typing import TYPE_CHECKING
 import torch
 import xxhash
 
-from milepost.actors.trainer.fsdp.export import (
-    Weights,
-    gathered,
-    tensor_bulk,
-    turned_back,
-)
+from milepost.actors.trainer.fsdp.blueprint import turned_back
+from milepost.actors.trainer.fsdp.export import Weights, gathered, tensor_bulk
 from milepost.actors.trainer.fsdp.shard import ShardedPolicy
 from milepost.actors.weights.bucketing import buckets_of
 from milepost.actors.weights.cuda_ipc.layout import Layout, num_bytes_of

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from math import prod
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -12,11 +13,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from milepost.actors.arrays import to_bulk
+from milepost.actors.trainer.fsdp.blueprint import Allocate, Blueprint, turned_back
 from milepost.actors.trainer.fsdp.group import RankGroup
 from milepost.actors.trainer.fsdp.model import hugging_face_name
 from milepost.actors.trainer.fsdp.shard import ShardedPolicy, whole
-from milepost.actors.weights.bucketing import buckets_of
 from milepost.messages.bulk import Bulk
+from milepost.messages.bus.segments import ALIGNMENT, round_up
 from milepost.messages.engine import TensorSpec
 from milepost.messages.publisher import BucketReady
 
@@ -69,37 +71,74 @@ def export_tensors(
     return {name: turned[name].contiguous() for name in sorted(turned)}
 
 
-def turned_back(policy: ShardedPolicy, found: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Parameters as checkpoints have them: fused experts apart, others as they are."""
-    from transformers.core_model_loading import revert_weight_conversion
+def export_version(
+    policy: ShardedPolicy,
+    group: RankGroup,
+    blueprint: Blueprint,
+    *,
+    version: int,
+    allocate: Allocate,
+) -> Weights | None:
+    """Write the parameters as they are now into buckets, each once and at its place.
 
-    turned: dict[str, Tensor] = revert_weight_conversion(policy.module.lm, found)
-    return turned
+    Collective.
 
+    Args:
+        policy: the one of the blueprint.
+        group: the ranks.
+        blueprint: which tensors, in which buckets.
+        version: its number.
+        allocate: gives the memory of each bucket.
 
-def cut_buckets(tensors: dict[str, Tensor], *, version: int, bytes_max: int) -> Weights:
-    """Buckets of about `bytes_max` bytes, cut by `buckets_of`.
-
-    Experts are gathered from the shards of one tensor at a time, as everything is: their degree
-    is 1 here, however many ranks the engines spread them over.
+    Returns:
+        On rank 0 the version, elsewhere nothing.
     """
-    bulks = {name: tensor_bulk(tensor) for name, tensor in tensors.items()}
-    sizes = {name: bulk.nbytes for name, bulk in bulks.items()}
-    cut = buckets_of(sizes, bytes_max=bytes_max)
+    rooms = _rooms(blueprint, allocate) if group.leads else {}
+    left: dict[str, Tensor] = {}
+    with torch.no_grad():
+        for name, full in gathered(policy):
+            if not group.leads:
+                continue
+            if name in blueprint.kept:
+                rooms[blueprint.kept[name]].copy_(full)
+            else:
+                left[name] = full.to("cpu", blueprint.dtype, copy=True)
+        if not group.leads:
+            return None
+        for name, tensor in turned_back(policy, left).items():
+            rooms[name].copy_(tensor)
+    bulks = {name: tensor_bulk(rooms[name]) for name in sorted(rooms)}
     buckets = tuple(
         BucketReady(
             version=version,
             index=index,
-            names=tuple(names),
+            names=names,
             tensors=tuple(bulks[name] for name in names),
         )
-        for index, names in enumerate(cut)
+        for index, names in enumerate(blueprint.buckets)
     )
     specs = tuple(
         TensorSpec(name=name, dtype=bulk.dtype, shape=bulk.shape) for name, bulk in bulks.items()
     )
     each = tuple(xxhash.xxh3_128_hexdigest(bulk.data) for bulk in bulks.values())
     return Weights(specs, buckets, digest(bulks.items()), each)
+
+
+def _rooms(blueprint: Blueprint, allocate: Allocate) -> dict[str, Tensor]:
+    """A tensor over the place of each one of a version; those of a bucket share one memory."""
+    rooms: dict[str, Tensor] = {}
+    itemsize = blueprint.dtype.itemsize
+    for names in blueprint.buckets:
+        offsets, size = [], 0
+        for name in names:
+            offsets.append(size)
+            size += round_up(prod(blueprint.shapes[name]) * itemsize, ALIGNMENT)
+        memory = torch.frombuffer(allocate(size), dtype=torch.uint8)
+        for name, offset in zip(names, offsets, strict=True):
+            shape = blueprint.shapes[name]
+            part = memory[offset : offset + prod(shape) * itemsize]
+            rooms[name] = part.view(blueprint.dtype).view(shape)
+    return rooms
 
 
 def digest(named: Iterable[tuple[str, Bulk]]) -> str:

@@ -16,13 +16,20 @@ from milepost.actors.engine.embedded.shape import has_experts, read_shape
 from milepost.actors.session.families import bundled_template
 from milepost.actors.session.text.sources import hash_of_sources, template_sources
 from milepost.actors.trainer.fsdp.attention import has_varlen
+from milepost.actors.trainer.fsdp.blueprint import Allocate, Blueprint, ordinary_memory
 from milepost.actors.trainer.fsdp.checkpoint import (
     CheckpointMeta,
     folder_name,
     load_checkpoint,
     save_checkpoint,
 )
-from milepost.actors.trainer.fsdp.export import DTYPES, cut_buckets, export_tensors, probe_rows
+from milepost.actors.trainer.fsdp.export import (
+    DTYPES,
+    Weights,
+    export_tensors,
+    export_version,
+    probe_rows,
+)
 from milepost.actors.trainer.fsdp.exporting import make_exporter
 from milepost.actors.trainer.fsdp.group import RankGroup, open_group
 from milepost.actors.trainer.fsdp.hugging_face import write_hugging_face
@@ -65,13 +72,18 @@ TOKENIZER: Final = "tokenizer.json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bench:
-    """Where one rank works."""
+    """Where one rank works.
+
+    Attributes:
+        allocate: memory for versions that travel to the publisher.
+    """
 
     topology: Topology
     rank: int
     run_id: str
     run_folder: Path
     resume_step: int | None
+    allocate: Allocate = ordinary_memory
 
 
 class Workshop:
@@ -110,6 +122,7 @@ class Workshop:
         self._learner = _make_learner(topology, self._source, self._group)
         self._probes = probe_rows(self._learner.policy.module.vocabulary)
         self._turn_probe = TurnProbe.of(topology)
+        self._blueprint: Blueprint | None = None
         self._replays = topology.algorithm.replay_routes
         self.model = _model_facts(
             self._source, model.family, self._learner.policy, replays=self._replays
@@ -191,10 +204,10 @@ class Workshop:
         if self._exporter is not None:
             weights, memory = self._exporter.export(self._learner.policy, version)
         else:
-            tensors = export_tensors(self._learner.policy, self._group, self._dtype)
-            if not self._group.leads:
+            written = self._write(version, publisher.bucket_bytes_max)
+            if written is None:
                 return Exported(None, (), time.perf_counter() - started)
-            weights = cut_buckets(tensors, version=version, bytes_max=publisher.bucket_bytes_max)
+            weights = written
         ready = VersionReady(
             version=version,
             tensors=weights.tensors,
@@ -213,6 +226,19 @@ class Workshop:
         if self._sender is not None:
             buckets = self._sender.keep(version, buckets, published=work.published)
         return Exported(ready, buckets, time.perf_counter() - started)
+
+    def _write(self, version: int, bytes_max: int) -> Weights | None:
+        """A version as bytes, where they can travel from; None on other ranks than 0."""
+        policy = self._learner.policy
+        if self._blueprint is None:
+            self._blueprint = Blueprint.of(policy, self._dtype, bytes_max=bytes_max)
+        return export_version(
+            policy,
+            self._group,
+            self._blueprint,
+            version=version,
+            allocate=ordinary_memory if self._sender else self._bench.allocate,
+        )
 
     def _look_after(self, work: ReadBack | KeepMemory) -> object:
         """Versions on the GPU; another thread may train and export meanwhile."""

@@ -3,7 +3,8 @@
     python -P peer.py RUN_ID ADDRESSES_JSON NAME INCARNATION
 
 Answers every `EpochAnswer` with version + 100, except from 1000 on: those it takes and keeps for
-ever. Answers `StacksRequested` with the versions it has taken. A `WeightBucket` goes back.
+ever. Answers `StacksRequested` with the versions it has taken. A `WeightBucket` goes back; of
+version `MADE`, in memory of this process that it was made in.
 """
 
 from __future__ import annotations
@@ -15,9 +16,20 @@ import msgspec
 import uvloop
 
 from milepost.configs.spec import Address
+from milepost.messages.bulk import Bulk
 from milepost.messages.bus import Bus, BusLimits
 from milepost.messages.engine import EpochAnswer, WeightBucket
 from milepost.messages.supervisor import Stacks, StacksRequested
+
+MADE = 7
+
+
+def made(bus: Bus, bucket: WeightBucket, to: str) -> WeightBucket:
+    """The same bytes in memory that travels."""
+    (tensor,) = bucket.tensors
+    data = bus.allocate(tensor.nbytes, to=to)
+    data[:] = tensor.data
+    return msgspec.structs.replace(bucket, tensors=(Bulk(tensor.dtype, tensor.shape, data),))
 
 
 async def serve(run_id: str, addresses: dict[str, Address], name: str, incarnation: int) -> None:
@@ -40,6 +52,8 @@ async def serve(run_id: str, addresses: dict[str, Address], name: str, incarnati
                 taken.append(version)
             case StacksRequested():
                 bus.reply(incoming, Stacks(text=json.dumps(taken)))
+            case WeightBucket(version=version) as bucket if version == MADE:
+                bus.reply(incoming, made(bus, bucket, incoming.source))
             case WeightBucket() as bucket:
                 bus.reply(incoming, bucket)
             case other:

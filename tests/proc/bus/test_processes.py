@@ -15,13 +15,16 @@ from pathlib import Path
 import msgspec
 import pytest
 from proc.bus.harness import RUN_ID, number_of, numbered, until
+from proc.bus.peer import MADE
 
 from milepost.configs.spec import Address
 from milepost.messages.bulk import Bulk
 from milepost.messages.bus import Bus, BusLimits, Incoming, Unanswered, segment_prefix
-from milepost.messages.bus.borrowing import FOLDER
+from milepost.messages.bus.borrowing import FOLDER, owner_prefix
 from milepost.messages.engine import WeightBucket
+from milepost.messages.shared import Message
 from milepost.messages.supervisor import Stacks, StacksRequested
+from milepost.supervisor.cleanup.reaper import remove_segments
 
 PEER = Path(__file__).parent / "peer.py"
 HELD = 1000
@@ -164,6 +167,52 @@ async def test_the_memory_of_a_killed_process_stays_valid_and_carries_the_run_s_
     for path in left:
         path.unlink()
     assert answer.message == bucket
+
+
+def tensor_of(message: Message) -> memoryview:
+    assert isinstance(message, WeightBucket)
+    return message.tensors[0].data
+
+
+async def test_what_a_killed_process_had_made_to_be_sent_is_found_by_the_reaper(
+    a: Bus, peers: Peers
+) -> None:
+    """A trainer dies with a version in its hands: readers keep theirs, and the host its memory."""
+    child = peers.start("b")
+    size = 2 << 20
+    bulk = Bulk("uint8", (size,), b"\x07" * size)
+    bucket = WeightBucket(version=MADE, index=0, names=("w",), tensors=(bulk,))
+    answers = [(await a.ask("b", bucket, deadline_s=20)).message for _ in range(3)]
+    peers.kill(child)
+    assert answers == [bucket] * 3
+    assert list(FOLDER.glob(f"{owner_prefix(RUN_ID, 'b', 0)}*"))
+    remove_segments(owner_prefix(RUN_ID, "b", 0))
+    assert not list(FOLDER.glob(f"{owner_prefix(RUN_ID, 'b', 0)}*"))
+    assert answers == [bucket] * 3
+
+
+async def test_a_receiver_that_is_killed_takes_nothing_from_the_payload_it_read(
+    a: Bus, peers: Peers
+) -> None:
+    """An engine dies with a version mapped. Its maker has it, and sends it to the next one."""
+    child = peers.start("b")
+    size = 2 << 20
+    data = a.allocate(size, to="b")
+    data[:] = b"\x05" * size
+    bucket = WeightBucket(version=1, index=0, names=("w",), tensors=(Bulk("uint8", (size,), data),))
+    await a.ask("b", bucket, deadline_s=20)
+    a.tell("b", bucket, deadline_s=60).cancel()
+    peers.kill(child)
+    peers.start("b", incarnation=1)
+    answer = (await a.ask("b", bucket, deadline_s=60)).message
+    assert answer == bucket
+    assert data == b"\x05" * size
+    del answer, bucket, data
+    await until(lambda: a.statistics().memory.allocated_bytes == 0, "its end", deadline_s=60)
+    fresh = a.allocate(size, to="b")
+    fresh[:] = b"\x06" * size
+    last = WeightBucket(version=2, index=0, names=("w",), tensors=(Bulk("uint8", (size,), fresh),))
+    assert tensor_of((await a.ask("b", last, deadline_s=60)).message) == b"\x06" * size
 
 
 @pytest.mark.parametrize("seed", [1, 2])

@@ -9,9 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from milepost.messages.bus.allotting import Allotments
 from milepost.messages.bus.borrowing import Borrower, segment_prefix
-from milepost.messages.bus.lending import IDLE_S, POOL_BYTES_MAX, Lender
+from milepost.messages.bus.lending import Lender
 from milepost.messages.bus.memmove import copy_unlocked
+from milepost.messages.bus.segments import IDLE_S, POOL_BYTES_MAX, Segments
 from milepost.messages.errors import ProtocolError
 
 MIB = 1 << 20
@@ -29,9 +31,14 @@ def clock() -> Clock:
     return Clock()
 
 
+def make_lender(folder: Path, clock: Clock, bytes_max: int = 1 << 30) -> Lender:
+    segments = Segments("run", clock, folder)
+    return Lender(segments, Allotments(segments, bytes_max, lambda: None), clock, lease_s=100.0)
+
+
 @pytest.fixture
 def lender(tmp_path: Path, clock: Clock) -> Lender:
-    return Lender("run", clock, lease_s=100.0, folder=tmp_path)
+    return make_lender(tmp_path, clock)
 
 
 def buffer(size: int, value: int = 1) -> memoryview:
@@ -76,9 +83,9 @@ def test_one_copy_serves_all_receivers_until_the_last_gave_it_back(
     assert len(names(tmp_path)) == 1
     for message_id in (1, 2):
         lender.settle(message_id, taken=True)
-        assert lender.free == []
+        assert lender.segments.free == []
         lender.give_back(message_id)
-    assert len(lender.free) == 1
+    assert len(lender.segments.free) == 1
 
 
 def test_a_new_message_with_the_same_buffer_is_copied_again(lender: Lender) -> None:
@@ -90,7 +97,7 @@ def test_a_new_message_with_the_same_buffer_is_copied_again(lender: Lender) -> N
     data[:] = b"b" * MIB
     second = lend(lender, 2, view)
     assert second != first
-    assert (lender.folder / second).read_bytes()[:3] == b"bbb"
+    assert (lender.segments.folder / second).read_bytes()[:3] == b"bbb"
 
 
 def test_one_receiver_that_fails_does_not_take_the_memory_from_another(
@@ -142,11 +149,11 @@ def test_idle_segments_go_after_a_while_and_the_pool_is_bounded(
     for message_id, size in enumerate(sizes):
         segment = lender.lend(message_id, [buffer(MIB)], "b").segments[0]
         segment.size = size
-        segment.mapping = lender._create(segment)
+        assert lender.segments.map(segment)
         lender.settle(message_id, taken=True)
         lender.give_back(message_id)
         segment.idle_since = clock.now
-    assert lender.num_bytes <= POOL_BYTES_MAX
+    assert lender.segments.num_bytes <= POOL_BYTES_MAX
     clock.now = IDLE_S
     lender.tick(clock.now)
     assert names(tmp_path) == set()
@@ -164,7 +171,7 @@ def test_a_host_without_room_is_noticed_before_a_byte_is_written(
     loan = lender.lend(1, [buffer(MIB)], "b")
     assert not lender.fill(loan)
     assert names(tmp_path) == set()
-    lender.settle(1, taken=False)
+    lender.withdraw(1)
     assert lender.loans == {}
 
 
@@ -237,7 +244,7 @@ def test_what_was_lent_is_sent_on_without_a_copy_and_outlives_the_first_lender(
     lender: Lender, tmp_path: Path, clock: Clock
 ) -> None:
     """The publisher passes a bucket of weights from the trainer to the engines."""
-    between = Lender("run", clock, lease_s=100.0, folder=tmp_path)
+    between = make_lender(tmp_path, clock)
     back: list[object] = []
     borrower = Borrower("run", back.append, tmp_path)
     name = lend(lender, 1, buffer(3 * MIB, 3), buffer(MIB, 4), buffer(10, 5))
@@ -247,7 +254,7 @@ def test_what_was_lent_is_sent_on_without_a_copy_and_outlives_the_first_lender(
     assert between.fill(loan)
     assert [place.offset for place in loan.places] == [0, 3 * MIB, 0]
     assert loan.places[0].segment == loan.places[1].segment != name
-    assert between.num_bytes == MIB, "only the small one was copied"
+    assert between.segments.num_bytes == MIB, "only the small one was copied"
     del views, opener
     gc.collect()
     assert back == [], "our own loan still needs it"
@@ -266,14 +273,14 @@ def test_what_was_lent_is_sent_on_without_a_copy_and_outlives_the_first_lender(
 
 def test_what_cannot_be_named_again_is_copied(lender: Lender, tmp_path: Path, clock: Clock) -> None:
     """The first lender removed its name already; the bytes are still there to be copied."""
-    between = Lender("run", clock, lease_s=100.0, folder=tmp_path)
+    between = make_lender(tmp_path, clock)
     name = lend(lender, 1, buffer(MIB, 3))
     with Borrower("run", lambda _: None, tmp_path).reading(1) as opener:
         view = opener(name, 0, MIB)
     lender.close()
     loan = between.lend(7, [view], "c")
     assert between.fill(loan)
-    assert between.num_bytes == MIB
+    assert between.segments.num_bytes == MIB
     between.close()
 
 
@@ -301,7 +308,8 @@ def test_names_that_lead_elsewhere_are_refused(
 
 def test_the_copy_is_exact_and_stays_inside(lender: Lender) -> None:
     segment = lender.lend(1, [buffer(MIB)], "b").segments[0]
-    target = lender._create(segment)
+    assert lender.segments.map(segment)
+    target = segment.mapping
     assert target is not None
     copy_unlocked(target, 5, memoryview(b"hello"))
     copy_unlocked(target, 0, memoryview(b""))
@@ -309,4 +317,3 @@ def test_the_copy_is_exact_and_stays_inside(lender: Lender) -> None:
     for offset in (-1, MIB - 4):
         with pytest.raises(ValueError, match="do not fit"):
             copy_unlocked(target, offset, memoryview(b"hello"))
-    target.close()

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
+import numpy as np
 import pytest
 import torch
 import xxhash
@@ -16,6 +17,7 @@ from torch import Tensor
 from unit.trainer.kit import VOCABULARY, batch_of, group, model_classes, write_model
 
 from milepost.actors.arrays import from_bulk
+from milepost.actors.trainer.fsdp.blueprint import Blueprint, ordinary_memory
 from milepost.actors.trainer.fsdp.checkpoint import (
     CheckpointDamaged,
     CheckpointFailed,
@@ -24,7 +26,12 @@ from milepost.actors.trainer.fsdp.checkpoint import (
     read_meta,
     save_checkpoint,
 )
-from milepost.actors.trainer.fsdp.export import cut_buckets, export_tensors, probe_rows
+from milepost.actors.trainer.fsdp.export import (
+    Weights,
+    export_tensors,
+    export_version,
+    probe_rows,
+)
 from milepost.actors.trainer.fsdp.hugging_face import write_hugging_face
 from milepost.actors.trainer.fsdp.learner import Learner
 from milepost.actors.trainer.fsdp.shard import whole
@@ -180,6 +187,12 @@ def test_a_checkpoint_of_another_format_is_refused(
         read_meta(folder)
 
 
+def sizes_of(architecture: str) -> dict[str, int]:
+    if architecture != "qwen3_moe":
+        return {}
+    return {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16}
+
+
 @pytest.mark.parametrize("architecture", ["qwen3", "qwen3_moe", "llama"])
 def test_an_exported_version_is_the_checkpoint_a_hugging_face_reader_would_write(
     architecture: str, make_learner: MakeLearner, tmp_path: Path
@@ -187,12 +200,7 @@ def test_an_exported_version_is_the_checkpoint_a_hugging_face_reader_would_write
     """Names, order, dtypes and bytes; tied weights once; experts one by one as on disk."""
     from safetensors.torch import load_file
 
-    sizes = (
-        {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16}
-        if architecture == "qwen3_moe"
-        else {}
-    )
-    source = write_model(tmp_path / "source", architecture=architecture, **sizes)
+    source = write_model(tmp_path / "source", architecture=architecture, **sizes_of(architecture))
     learner = make_learner(folder=source)
     tensors = export_tensors(learner.policy, learner.group, torch.float32)
     expected = load_file(source / "model.safetensors")
@@ -200,15 +208,64 @@ def test_an_exported_version_is_the_checkpoint_a_hugging_face_reader_would_write
     assert all(torch.equal(tensors[name], expected[name]) for name in expected)
 
 
+def exported(
+    learner: Learner,
+    *,
+    version: int = 0,
+    bytes_max: int = 1 << 20,
+    dtype: torch.dtype = torch.float32,
+) -> Weights:
+    blueprint = Blueprint.of(learner.policy, dtype, bytes_max=bytes_max)
+    weights = export_version(
+        learner.policy, learner.group, blueprint, version=version, allocate=ordinary_memory
+    )
+    assert weights is not None
+    return weights
+
+
+@pytest.mark.parametrize("architecture", ["qwen3", "qwen3_moe", "llama"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_version_is_written_at_once_to_where_it_travels_from(
+    architecture: str, dtype: torch.dtype, make_learner: MakeLearner, tmp_path: Path
+) -> None:
+    """The same tensors as one by one, in memory that was asked for, where one bucket is one piece;
+    but experts, which lie fused in memory, are the same parameters in no version."""
+    source = write_model(tmp_path / "source", architecture=architecture, **sizes_of(architecture))
+    learner = make_learner(folder=source)
+    blueprint = Blueprint.of(learner.policy, dtype, bytes_max=4096)
+    given: list[memoryview] = []
+
+    def allocate(nbytes: int) -> memoryview:
+        given.append(memoryview(bytearray(b"?" * nbytes)))
+        return given[-1]
+
+    weights = export_version(learner.policy, learner.group, blueprint, version=3, allocate=allocate)
+    assert weights is not None
+    assert len(given) == len(weights.buckets)
+    assert any("experts" in name for name in blueprint.shapes) == (architecture == "qwen3_moe")
+    plain = {name for name in blueprint.shapes if ".experts." not in name}
+    assert set(blueprint.kept.values()) == plain
+    tensors = export_tensors(learner.policy, learner.group, dtype)
+    assert [spec.name for spec in weights.tensors] == list(tensors)
+    for bucket, memory in zip(weights.buckets, given, strict=True):
+        begin = np.frombuffer(memory, np.uint8).ctypes.data
+        for name, bulk in zip(bucket.names, bucket.tensors, strict=True):
+            expected = tensors[name]
+            assert bulk.shape == tuple(expected.shape)
+            assert bytes(bulk.data) == expected.view(torch.uint8).numpy().tobytes()
+            offset = np.frombuffer(bulk.data, np.uint8).ctypes.data - begin
+            assert offset % 64 == 0
+            assert 0 <= offset <= memory.nbytes - bulk.nbytes
+
+
 def test_an_export_does_not_move_when_training_goes_on(make_learner: MakeLearner) -> None:
     """Buckets travel while the optimizer writes the weights they were made from."""
     learner = make_learner()
-    tensors = export_tensors(learner.policy, learner.group, torch.float32)
-    before = cut_buckets(tensors, version=0, bytes_max=1 << 20).digest
+    weights = exported(learner)
+    bytes_before = [bytes(bulk.data) for one in weights.buckets for bulk in one.tensors]
     learner.train(minibatches(0), 0)
-    assert cut_buckets(tensors, version=0, bytes_max=1 << 20).digest == before
-    moved = export_tensors(learner.policy, learner.group, torch.float32)
-    assert cut_buckets(moved, version=1, bytes_max=1 << 20).digest != before
+    assert [bytes(bulk.data) for one in weights.buckets for bulk in one.tensors] == bytes_before
+    assert exported(learner, version=1).digest != weights.digest
 
 
 def test_buckets_hold_every_tensor_once_and_keep_their_size(
@@ -217,7 +274,7 @@ def test_buckets_hold_every_tensor_once_and_keep_their_size(
     learner = make_learner()
     tensors = export_tensors(learner.policy, learner.group, torch.float32)
     for bytes_max in (1, 2048, 1 << 30):
-        weights = cut_buckets(tensors, version=7, bytes_max=bytes_max)
+        weights = exported(learner, version=7, bytes_max=bytes_max)
         names = [name for bucket in weights.buckets for name in bucket.names]
         assert sorted(names) == [spec.name for spec in weights.tensors] == list(tensors)
         assert [bucket.index for bucket in weights.buckets] == list(range(len(weights.buckets)))
@@ -236,7 +293,7 @@ def test_buckets_hold_every_tensor_once_and_keep_their_size(
 def test_half_precision_versions_travel_as_bfloat16_bits(make_learner: MakeLearner) -> None:
     learner = make_learner(compute=torch.bfloat16)
     tensors = export_tensors(learner.policy, learner.group, torch.bfloat16)
-    (bucket,) = cut_buckets(tensors, version=0, bytes_max=1 << 30).buckets
+    (bucket,) = exported(learner, bytes_max=1 << 30, dtype=torch.bfloat16).buckets
     name, bulk = bucket.names[0], bucket.tensors[0]
     assert bulk.dtype == "bfloat16"
     bits = torch.from_numpy(from_bulk(bulk).copy()).view(torch.bfloat16)

@@ -11,8 +11,9 @@ from unit.trainer.kit import batch_of, group, write_model
 from unit.weights.fake_gpu import FakeRuntime, Gpu
 
 from milepost.actors.arrays import from_bulk
+from milepost.actors.trainer.fsdp.blueprint import Blueprint, ordinary_memory
 from milepost.actors.trainer.fsdp.device_export import DeviceExporter, NotHeld
-from milepost.actors.trainer.fsdp.export import Weights, cut_buckets, export_tensors
+from milepost.actors.trainer.fsdp.export import Weights, export_version
 from milepost.actors.trainer.fsdp.learner import Learner
 from milepost.actors.trainer.rows import read_batch
 from milepost.actors.weights.cuda_ipc.layout import num_bytes_of
@@ -25,8 +26,12 @@ EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 
 
 
 def by_bytes(learner: Learner, dtype: torch.dtype, version: int, bytes_max: int) -> Weights:
-    tensors = export_tensors(learner.policy, learner.group, dtype)
-    return cut_buckets(tensors, version=version, bytes_max=bytes_max)
+    blueprint = Blueprint.of(learner.policy, dtype, bytes_max=bytes_max)
+    weights = export_version(
+        learner.policy, learner.group, blueprint, version=version, allocate=ordinary_memory
+    )
+    assert weights is not None
+    return weights
 
 
 def train(learner: Learner, step: int) -> None:
