@@ -23,7 +23,7 @@ class BusLimits:
     shared_memory_above_bytes: int = 1 << 20
     """Bulk of one message beyond this goes through shared memory to a peer on this host."""
     allocated_bytes_max: int = 8 << 30
-    """Shared memory of one process that payloads are made in; beyond it they are copied there."""
+    """Shared memory of one process that payloads are made in; beyond it they are made elsewhere."""
     window_bytes: int = 1 << 30
     """Bytes of one link sent and not yet taken. One message may always go, however large."""
     items_max: int = 1 << 20

@@ -1,8 +1,9 @@
 """The other process of `bench_bus`: answers at once.
 
-    python -P bus_peer.py bus|bare|handle FOLDER
+    python -P bus_peer.py bus|holder|bare|handle FOLDER
 
 bus     a milepost bus
+holder  the same, which keeps every bucket until an `EpochAnswer` of the next version
 bare    a ROUTER on zmq.asyncio and uvloop that sends two small frames back, nothing else
 handle  a blocking ROUTER that maps the shared memory it is told of and reads one byte a page
 """
@@ -29,13 +30,22 @@ def addresses(folder: str) -> dict[str, Address]:
     return {name: Address(endpoint=f"ipc://{folder}/{name}") for name in ("asker", "bus")}
 
 
-async def serve_bus(folder: str) -> None:
+async def serve_bus(folder: str, *, holds: bool = False) -> None:
     bus = await Bus.open(name="bus", incarnation=0, run_id="bench", addresses=addresses(folder))
+    held: list[WeightBucket] = []
     while True:
         incoming = await bus.receive()
-        if isinstance(incoming.message, WeightBucket):
-            for tensor in incoming.message.tensors:
-                sum(tensor.data[:: mmap.PAGESIZE].tolist())
+        match incoming.message:
+            case WeightBucket() as bucket:
+                for tensor in bucket.tensors:
+                    sum(tensor.data[:: mmap.PAGESIZE].tolist())
+                if holds:
+                    held.append(bucket)
+                del bucket
+            case EpochAnswer(version=version) if holds:
+                held = [one for one in held if one.version == version]
+            case _:
+                pass
         if incoming.wants_reply:
             bus.reply(incoming, EpochAnswer(version=1, ok=True))
 
@@ -70,6 +80,8 @@ if __name__ == "__main__":
     match kind:
         case "bus":
             uvloop.run(serve_bus(where))
+        case "holder":
+            uvloop.run(serve_bus(where, holds=True))
         case "bare":
             uvloop.run(serve_bare(where))
         case _:
