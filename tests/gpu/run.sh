@@ -27,7 +27,8 @@ if [[ " $parts " == *" ipc "* ]]; then
     python3 - "/tmp/run-ipc-$way" <<'PY'
 import json, statistics, sys
 rows = [json.loads(line) for line in open(sys.argv[1] + "/metrics.jsonl")]
-for name in ("export_time", "update_weights_move_time", "update_weights_pause_time", "update_weights_time",
+for name in ("export_time", "update_weights_prepare_time", "update_weights_move_time", "update_weights_activate_time",
+             "update_weights_pause_time", "update_weights_time",
              "update_weights_cuda_ipc_bytes", "update_weights_wire_bytes", "canary_logprob_difference"):
     found = [row["perf/" + name] for row in rows if "perf/" + name in row]
     print(name, f"median {statistics.median(found):.6g} of {len(found)}" if found else "none")

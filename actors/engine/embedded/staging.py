@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import takewhile
 from typing import TYPE_CHECKING
 
 import torch
@@ -114,14 +115,12 @@ class Staging:
     def digests(self, names: tuple[str, ...]) -> tuple[str, ...]:
         """xxh3-128 hex of these tensors, read back from the fused weights that serve."""
         assert self.serving is not None, "digests before the first version"
-        found = []
+        found = [xxhash.xxh3_128() for _ in names]
+        windows = [self.serving.window(name) for name in names]
         with self._side.entered():
-            for name in names:
-                hasher = xxhash.xxh3_128()
-                for piece in self._reader.pieces(self.serving.window(name)):
-                    hasher.update(piece)
-                found.append(hasher.hexdigest())
-        return tuple(found)
+            for index, piece in self._reader.pieces(windows):
+                found[index].update(piece)
+        return tuple(hasher.hexdigest() for hasher in found)
 
     def switch(self) -> None:
         """Serve what was staged; the weights that served become the next version's room."""
@@ -143,14 +142,18 @@ class Staging:
     def _hash_on(self) -> None:
         """Hash the tensors that arrived so far, in order, up to the first that is missing."""
         assert self._open is not None
-        while self._num_hashed < len(self._order):
-            name = self._order[self._num_hashed].name
-            if name in self._missing:
-                return
+        rest = (spec.name for spec in self._order[self._num_hashed :])
+        names = list(takewhile(lambda name: name not in self._missing, rest))
+        num_named = 0
+        for index, piece in self._reader.pieces(map(self._open.window, names)):
+            # Names up to this one: tensors without elements have no piece.
+            while num_named <= index:
+                self._hash.update(names[num_named].encode())
+                num_named += 1
+            self._hash.update(piece)
+        for name in names[num_named:]:
             self._hash.update(name.encode())
-            for piece in self._reader.pieces(self._open.window(name)):
-                self._hash.update(piece)
-            self._num_hashed += 1
+        self._num_hashed += len(names)
 
     def _room(self, name: str) -> Parameters:
         """Where a tensor is written to."""

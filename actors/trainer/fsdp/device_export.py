@@ -156,7 +156,8 @@ class DeviceExporter:
         than one of a few large ones.
         """
         of_all, each = xxhash.xxh3_128(), []
-        pieces = _Pieces(self._digests.pieces(slot.view[: layout.num_bytes]))
+        read = self._digests.pieces([slot.view[: layout.num_bytes]])
+        pieces = _Pieces(piece for _, piece in read)
         for name, spec in layout.specs.items():
             of_all.update(name.encode())
             of_one = xxhash.xxh3_128()
@@ -171,7 +172,7 @@ class DeviceExporter:
         room = torch.empty(num_bytes_of(spec), dtype=torch.uint8)
         start, to = layout.offsets[name], room.numpy().data
         end = 0
-        for piece in self._back.pieces(slot.view[start : start + len(to)]):
+        for _, piece in self._back.pieces([slot.view[start : start + len(to)]]):
             to[end : end + len(piece)] = piece
             end += len(piece)
         return room.view(self._dtype).view(spec.shape)

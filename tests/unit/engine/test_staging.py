@@ -27,6 +27,7 @@ from milepost.actors.engine.embedded.shape import ModelShape
 from milepost.actors.engine.interface import CopyWeights, EpochError
 from milepost.actors.engine.sharing import Sharing
 from milepost.actors.weights.cuda_ipc.layout import Layout
+from milepost.actors.weights.cuda_ipc.reading import HostReader
 from milepost.actors.weights.cuda_ipc.slots import Slots
 from milepost.messages.engine import DeviceMemory, PauseMode
 
@@ -167,6 +168,7 @@ def test_a_version_copied_within_the_gpu_is_proven_like_one_that_travelled(
     memory, layout = laid_out(Slots(FakeRuntime(gpu, "trainer")), shape, weights)
     sharing = Sharing(FakeRuntime(gpu, "engine"))
     assert sharing.gpu == memory.device
+    engine.staging._reader = HostReader(torch.device("cpu"), piece_bytes=100, copies=True)
     engine.staging.open(manifest(shape), randomize=True)
     names = list(reversed(weights))
     for part in (names[::2], names[1::2]):

@@ -105,7 +105,7 @@ def test_digests_do_not_depend_on_the_pieces_they_are_read_in(
 
     learner = make_learner()
     exporter = DeviceExporter(FakeRuntime(Gpu(), "t"), CPU, torch.bfloat16, bytes_max=1 << 20)
-    exporter._digests = HostReader(CPU, piece_bytes=piece_bytes)
+    exporter._digests = HostReader(CPU, piece_bytes=piece_bytes, copies=True)
     found, memory = exporter.export(learner.policy, 0)
     expected = by_bytes(learner, torch.bfloat16, 0, 1 << 20)
     assert (found.digest, found.tensor_digests) == (expected.digest, expected.tensor_digests)

@@ -192,13 +192,23 @@ def test_offsets_are_one_for_each_tensor_and_on_its_bounds() -> None:
         pair.mappings.tensors(memory, SPECS[:1], (2,))
 
 
-@pytest.mark.parametrize("size", [0, 1, 7, 8, 9, 64, 65])
-def test_pieces_are_all_bytes_in_order(size: int) -> None:
-    source = torch.arange(size, dtype=torch.uint8)
-    reader = HostReader(torch.device("cpu"), piece_bytes=8)
-    pieces = [bytes(piece) for piece in reader.pieces(source)]
-    assert b"".join(pieces) == bytes(range(size))
-    assert all(len(piece) == 8 for piece in pieces[:-1])
+@pytest.mark.parametrize("copies", [False, True])
+@given(sizes=st.lists(st.integers(0, 20), max_size=12), piece_bytes=st.integers(1, 24))
+def test_pieces_are_all_bytes_of_every_tensor_in_order(
+    *, copies: bool, sizes: list[int], piece_bytes: int
+) -> None:
+    """Whatever fits a room: a tensor over several, several in one, none of an empty one."""
+    sources = [torch.arange(at, at + size, dtype=torch.uint8) for at, size in enumerate(sizes)]
+    reader = HostReader(torch.device("cpu"), piece_bytes=piece_bytes, copies=copies)
+    for _ in range(2):
+        found = [b""] * len(sizes)
+        order = []
+        for index, piece in reader.pieces(iter(sources)):
+            assert 0 < len(piece) <= piece_bytes
+            found[index] += bytes(piece)
+            order.append(index)
+        assert found == [source.numpy().tobytes() for source in sources]
+        assert order == sorted(order)
 
 
 def test_the_runtime_is_the_one_that_is_mapped_already() -> None:
