@@ -12,6 +12,7 @@ from typing import Any, Final
 from msgspec import inspect
 
 from milepost.actors.recorder.lines import Facts
+from milepost.messages import registry
 from milepost.messages.shared import Message
 
 IDS_MAX: Final = 64
@@ -34,6 +35,8 @@ TEXTS: Final = frozenset(
 """Fields of text worth reading. Others may be long, or hold the key of a door."""
 NAMES: Final = ("trajectory_id", "group_id")
 """Taken from structs inside of a message, too."""
+_OWN_MODULES: Final = frozenset(module.__name__ for module in registry.MODULES)
+"""Types of the user's own are not known to whoever reads a recording."""
 
 
 def facts_of(message: Message) -> Facts:
@@ -45,10 +48,35 @@ def facts_of(message: Message) -> Facts:
     return plan.facts(message)
 
 
-class _Plan:
-    """How the facts of one type of message are read."""
+def values_of(message: Message) -> Any:
+    """The same without the names, where every reader knows them (`names_of`); else with them."""
+    kind = type(message)
+    plan = _plans.get(kind)
+    if plan is None:
+        plan = _plans[kind] = _Plan(kind)
+    return plan.values(message)
 
-    __slots__ = ("_has_more", "_lists", "_names", "_nested", "_read", "_texts")
+
+def names_of(kind: str) -> tuple[str, ...]:
+    """Names of the values of a type of message; none if it is not one of this package."""
+    known = registry.find(kind)
+    if known is None or known.type.__module__ not in _OWN_MODULES:
+        return ()
+    plan = _plans.get(known.type)
+    if plan is None:
+        plan = _plans[known.type] = _Plan(known.type)
+    return plan.names
+
+
+class _Plan:
+    """How the facts of one type of message are read.
+
+    Attributes:
+        names: of the plain ones.
+        values: reads them, as far as no more than these make up the facts.
+    """
+
+    __slots__ = ("_has_more", "_lists", "_nested", "_read", "_texts", "names", "values")
 
     def __init__(self, kind: type[Message]) -> None:
         info = inspect.type_info(kind)
@@ -64,14 +92,16 @@ class _Plan:
             names, is_one = _named_within(field.type)
             if names:
                 self._nested.append((field.name, is_one, names))
-        self._names = tuple(plain)
+        self.names = tuple(plain)
         self._read = _reader(plain)
         self._has_more = bool(self._texts or self._lists or self._nested)
+        is_plain = not self._has_more and kind.__module__ in _OWN_MODULES
+        self.values: Callable[[Message], Any] = self._read if is_plain else self.facts
 
     def facts(self, message: Message) -> Facts:
         """Of one message of this type."""
         # The reader gives a value for each name; being asked to make sure costs as much again.
-        facts: Facts = dict(zip(self._names, self._read(message)))  # noqa: B905
+        facts: Facts = dict(zip(self.names, self._read(message)))  # noqa: B905
         return self._with_more(facts, message) if self._has_more else facts
 
     def _with_more(self, facts: Facts, message: Message) -> Facts:

@@ -8,9 +8,10 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from milepost.actors.effects import Effect
-from milepost.actors.recorder.lines import Line, decode_line, encode_line
+from milepost.actors.recorder.lines import Line, encode_line
 from milepost.actors.recorder.pins import PinsFull
-from milepost.actors.recorder.recorder import Recorder, SentMessage
+from milepost.actors.recorder.reading import read_lines
+from milepost.actors.recorder.recorder import WAITING_MAX, Call, Recorder, SentMessage
 from milepost.actors.recorder.ring import read_image
 from milepost.actors.recorder.story import anomaly_in, story
 from milepost.actors.recorder.tracing import about
@@ -34,6 +35,7 @@ class RecorderDesk:
     def __init__(self, recorder: Recorder | None, loop: asyncio.AbstractEventLoop) -> None:
         self._recorder = recorder
         self._loop = loop
+        self._flushes_soon = False
 
     def record(
         self,
@@ -44,22 +46,36 @@ class RecorderDesk:
         sent: Sequence[SentMessage],
         failure: Exception | None,
     ) -> None:
-        """One call of the core; what is bad news in it is pinned, and told in the log."""
-        if self._recorder is None:
+        """One call of the core; written down before this thread waits for anything."""
+        recorder = self._recorder
+        if recorder is None:
             return
-        self._recorder.record(
+        call = Call(
             told.event,
             now_s,
-            effects,
+            at_s,
+            tuple(effects),
             sent,
-            message_id=told.message_id,
-            cause=told.cause,
-            digest=told.digest,
-            error=f"{type(failure).__name__}: {failure}" if failure is not None else "",
-            at_s=at_s,
+            told.message_id,
+            told.cause,
+            told.digest,
+            f"{type(failure).__name__}: {failure}" if failure is not None else "",
         )
-        if reason := anomaly_in(effects):
-            self._loop.run_in_executor(None, _tell, self._recorder, reason, self._recorder.image())
+        if recorder.note(call) >= WAITING_MAX:
+            self._flush(recorder)
+        elif not self._flushes_soon:
+            self._flushes_soon = True
+            self._loop.call_soon(self._flush_due, recorder)
+
+    def _flush_due(self, recorder: Recorder) -> None:
+        self._flushes_soon = False
+        self._flush(recorder)
+
+    def _flush(self, recorder: Recorder) -> None:
+        """Write lines; what is bad news in them is pinned, and told in the log."""
+        for call in recorder.flush():
+            if reason := anomaly_in(call.effects):
+                self._loop.run_in_executor(None, _tell, recorder, reason, recorder.image())
 
     def failed(self, error: BaseException) -> None:
         """The actor ends by this: pin what led to it, and note it with the error."""
@@ -112,7 +128,7 @@ def _answer(recorder: Recorder, asked: RecorderRead | PinRequested, image: bytes
                 return Refused(reason=str(error))
         case RecorderRead():
             facts, records = read_image(image)
-            lines = [decode_line(record) for record in records]
+            lines = read_lines(facts, records)
             found = [encode_line(line) for line in about(lines, asked.about)]
             kept = _latest(found, asked.bytes_max)
             return RecorderLines(

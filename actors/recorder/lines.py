@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final, TypeAlias
 
 import msgspec
@@ -66,21 +66,46 @@ class Line(Struct, frozen=True, array_like=True):
 
 
 _encoder: Final = msgspec.msgpack.Encoder()
-_decoder: Final = msgspec.msgpack.Decoder(Line)
+_decoder: Final = msgspec.msgpack.Decoder(list[Any])
+_FIELDS: Final = Line.__struct_fields__
+_TYPE, _FACTS, _DECISIONS = (_FIELDS.index(name) for name in ("type", "facts", "decisions"))
+_DECISION_FIELDS: Final = Decision.__struct_fields__
+_DECISION_TYPE, _DECISION_FACTS = (_DECISION_FIELDS.index(name) for name in ("type", "facts"))
 
 
 def encode_line(line: Line) -> bytes:
-    """As it stands in a ring."""
+    """As it stands in a ring. Its facts may be values alone: whoever reads it names them."""
     return _encoder.encode(line)
 
 
-def decode_line(data: bytes) -> Line:
+def decode_line(data: bytes, names_of: Callable[[str], tuple[str, ...]]) -> Line:
     """The same back.
+
+    Args:
+        data: what `encode_line` gave.
+        names_of: the names of facts whose values alone were written, by type of message.
 
     Raises:
         msgspec.ValidationError: it was written by another commit.
     """
-    return _decoder.decode(data)
+    parts = _decoder.decode(data)
+    if len(parts) == len(_FIELDS):
+        _name(parts, _TYPE, _FACTS, names_of)
+        for told in parts[_DECISIONS]:
+            _name(told, _DECISION_TYPE, _DECISION_FACTS, names_of)
+    return msgspec.convert(parts, Line)
+
+
+def _name(
+    parts: list[Any], kind: int, facts: int, names_of: Callable[[str], tuple[str, ...]]
+) -> None:
+    """Give the values their names; numbers where they are not known."""
+    values = parts[facts]
+    if isinstance(values, list):
+        names = names_of(parts[kind])
+        if len(names) != len(values):
+            names = tuple(f"value_{number}" for number in range(len(values)))
+        parts[facts] = dict(zip(names, values, strict=True))
 
 
 def ids_of(line: Line) -> Iterator[str]:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from milepost.actors.recorder.describing import names_of
 from milepost.actors.recorder.lines import Line, decode_line
 from milepost.actors.recorder.pins import read_pin
 from milepost.actors.recorder.ring import RingDamaged, read_file, read_image
+from milepost.messages.schema import fingerprint
 
 
 @dataclass(slots=True)
@@ -82,9 +84,27 @@ def read_recording(path: Path) -> Recording:
             about, records = read_image(image)
         else:
             about, records = read_file(path)
-        return Recording(about, [decode_line(record) for record in records], pins)
+        return Recording(about, read_lines(about, records), pins)
     except (RingDamaged, msgspec.DecodeError) as error:
         raise RingDamaged(f"{path}: {error}") from error
+
+
+def read_lines(about: Mapping[str, Any], records: Iterable[bytes]) -> list[Line]:
+    """Lines of one recording.
+
+    Args:
+        about: what it is of. The fields of messages have no names in lines of another commit.
+        records: as they stand in the ring.
+
+    Raises:
+        msgspec.DecodeError: they were written by another commit.
+    """
+    named = names_of if about["schema"] == fingerprint() else _nothing
+    return [decode_line(record, named) for record in records]
+
+
+def _nothing(_kind: str) -> tuple[str, ...]:
+    return ()
 
 
 def _joined(some: Iterable[Line], others: Iterable[Line]) -> Iterator[Line]:

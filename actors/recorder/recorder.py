@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 import msgspec
+from msgspec import Struct
 
 from milepost.actors.effects import (
     Answered,
@@ -28,7 +29,7 @@ from milepost.actors.effects import (
     WorkDone,
 )
 from milepost.actors.recorder.content import NotRecordable, content_of, digest_of_content
-from milepost.actors.recorder.describing import facts_of
+from milepost.actors.recorder.describing import facts_of, values_of
 from milepost.actors.recorder.lines import START, Decision, Facts, Line, encode_line
 from milepost.actors.recorder.payloads import Payloads
 from milepost.actors.recorder.pins import write_pin
@@ -43,14 +44,33 @@ SentMessage: TypeAlias = tuple[int, int]
 """Id and digest of a message on the bus."""
 NOTHING_SENT: Final[SentMessage] = (0, 0)
 _NO_FACTS: Final[Facts] = {}
-SAMPLED_EACH: Final = 17
-"""Of so many lines, one is timed: asking the clock for each would cost as much as a short one."""
+WAITING_MAX: Final = 64
+"""Calls that wait to be written down together."""
 EFFECTS_MAX: Final = 256
 """In one line; a core that orders more is not recorded whole, and says so."""
 
 
+class Call(Struct, frozen=True, gc=False):
+    """One call of the core, before it is a line. Everything in it stays as it is."""
+
+    event: Event | None
+    now_s: float
+    at_s: float
+    effects: Sequence[Effect]
+    sent: Sequence[SentMessage]
+    message_id: int
+    cause: int
+    digest: int
+    error: str
+
+
 class Recorder:
     """Writes down what a core is told and what it decides.
+
+    A line costs several times as much when the processor did something else just before, which
+    between two messages it always did. So calls wait until what has come is dealt with (`note`),
+    and become lines together (`flush`). A full recording is written call by call, because contents
+    may change later.
 
     Args:
         spec: whose.
@@ -72,6 +92,7 @@ class Recorder:
         self._num_pins = 0
         self._pinning = threading.Lock()
         self._cpu_s = 0.0
+        self._waiting: list[Call] = []
 
     @classmethod
     def open(cls, spec: ActorSpec) -> Recorder | None:
@@ -104,7 +125,8 @@ class Recorder:
         return cls(spec, ring, payloads, config.pins_max)
 
     def close(self) -> None:
-        """Write what is left of the contents; the ring needs nothing."""
+        """Write what waits, and what is left of the contents."""
+        self.flush()
         if self._payloads is not None:
             self._payloads.close()
         self._ring.close()
@@ -120,6 +142,34 @@ class Recorder:
         }
 
     # ---- a line ----------------------------------------------------------------------------
+
+    def note(self, call: Call) -> int:
+        """Have a call written down by the next `flush`; how many wait for it now."""
+        waiting = self._waiting
+        waiting.append(call)
+        return WAITING_MAX if self._payloads is not None else len(waiting)
+
+    def flush(self) -> Sequence[Call]:
+        """Write down what waits; these calls."""
+        waiting = self._waiting
+        if not waiting:
+            return ()
+        self._waiting = []
+        started_s = time.thread_time()
+        for call in waiting:
+            self.record(
+                call.event,
+                call.now_s,
+                call.effects,
+                call.sent,
+                message_id=call.message_id,
+                cause=call.cause,
+                digest=call.digest,
+                error=call.error,
+                at_s=call.at_s,
+            )
+        self._cpu_s += time.thread_time() - started_s
+        return waiting
 
     def record(  # noqa: PLR0913 - a line has as many parts
         self,
@@ -148,14 +198,13 @@ class Recorder:
             at_s: time of the day when it was told, before anything that it led to; None: now.
         """
         number = self._number
-        sampled_s = time.thread_time() if number % SAMPLED_EACH == 0 else 0.0
         kind, source, key, content, failed = _parts(event)
         facts: Facts = _NO_FACTS
         name = ""
         if content is not None:
             name = type(content).__name__
             if isinstance(content, Message):
-                facts = facts_of(content)
+                facts = values_of(content) if self._payloads is None else facts_of(content)
             if self._payloads is not None:
                 digest, problem = _kept(self._payloads, content)
                 error = error or problem
@@ -177,8 +226,6 @@ class Recorder:
         )
         self._ring.append(self._encoded(line))
         self._number = number + 1
-        if sampled_s:
-            self._cpu_s += (time.thread_time() - sampled_s) * SAMPLED_EACH
 
     def _encoded(self, line: Line) -> bytes:
         try:
@@ -193,7 +240,8 @@ class Recorder:
     # ---- pins ------------------------------------------------------------------------------
 
     def image(self) -> bytes:
-        """A copy of the ring as it is now."""
+        """A copy of the ring as it is now, with all that was noted."""
+        self.flush()
         return self._ring.image()
 
     def pin(self, reason: str, image: bytes) -> str:
@@ -262,10 +310,11 @@ def decision_of(effect: Effect, sent: SentMessage, *, whole: bool) -> Decision:
             digest = digest_of_content(effect) if whole else 0
             return Decision("work", "", type(effect).__name__, effect.key, 0, _NO_FACTS, digest)
     message_id, digest = sent
+    facts = facts_of(message) if whole else values_of(message)
     if whole:
         digest = digest_of_content(message)
     name = type(message).__name__
-    return Decision(kind, to, name, key, message_id, facts_of(message), digest, at, confirm)
+    return Decision(kind, to, name, key, message_id, facts, digest, at, confirm)
 
 
 def _kept(payloads: Payloads, content: object) -> tuple[int, str]:

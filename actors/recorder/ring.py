@@ -101,7 +101,7 @@ class Ring:
             self._next_start = head + self._stride
         start = HEADER_BYTES + place
         check = xxhash.xxh3_64_intdigest(payload) & 0xFFFFFFFF
-        self._bytes[start : start + size] = _HEAD.pack(length, check) + payload
+        self._map[start : start + size] = _HEAD.pack(length, check) + payload
         self._head = self._words[3] = head + need
 
     def _make_room(self, tail_min: int) -> None:

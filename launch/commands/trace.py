@@ -92,8 +92,7 @@ def _read(folder: Path) -> tuple[list[Recording], list[str]]:
 
 
 async def _ask(folder: Path | None, name: str) -> tuple[list[Recording], list[str]]:
-    from milepost.actors.recorder.lines import decode_line
-    from milepost.actors.recorder.reading import Recording
+    from milepost.actors.recorder.reading import Recording, read_lines
     from milepost.messages.supervisor import (
         RecorderLines,
         RecorderRead,
@@ -110,7 +109,7 @@ async def _ask(folder: Path | None, name: str) -> tuple[list[Recording], list[st
             except NotServed as error:
                 notes.append(f"{actor} does not tell: {error}")
                 continue
-            recordings.append(Recording(told.about, [decode_line(line) for line in told.lines]))
+            recordings.append(Recording(told.about, read_lines(told.about, told.lines)))
             if told.left_out:
                 notes.append(f"{told.left_out} older lines of {actor} are left out")
             if not told.reaches_back:

@@ -1,9 +1,9 @@
 """What the flight recorder costs: its share of the processor time of the lookup recipe.
 
 Prints, for each actor, the processor time that writing lines took (measured inside of the process,
-on every 16th line) over all that the process used; then processor seconds per step of the same run
-without and with it. The first figure is exact to a few per cent of itself; the second one carries
-the noise of two runs, and is there to show that nothing was forgotten in the first.
+around every bunch of them) over all that the process used; then processor seconds per step of the
+same run without and with it. The first figure is exact to a few per cent of itself; the second one
+carries the noise of two runs, and is there to show that nothing was forgotten in the first.
 """
 
 from __future__ import annotations

@@ -19,12 +19,16 @@ from milepost.actors.recorder.content import (
     digest_of_content,
     value_of,
 )
-from milepost.actors.recorder.describing import facts_of
+from milepost.actors.recorder.describing import facts_of, names_of, values_of
+from milepost.actors.recorder.lines import Decision, Line, decode_line, encode_line
 from milepost.actors.recorder.payloads import Payloads, read_payloads
+from milepost.actors.recorder.reading import read_lines
 from milepost.actors.trainer.works import BatchVerdict, Refusal, StepOutcome
+from milepost.messages.buffer import GroupOpened
 from milepost.messages.bulk import Bulk
 from milepost.messages.examples import examples
 from milepost.messages.publisher import BucketReady
+from milepost.messages.schema import fingerprint
 from milepost.messages.shared import Message, Status
 
 
@@ -115,6 +119,39 @@ def test_facts_are_few_and_plain_and_hold_no_secret(message: Message) -> None:
     assert not {"address", "addresses", "messages", "prompt", "token_ids", "text"} & set(facts)
 
 
+@pytest.mark.parametrize("message", examples(), ids=lambda each: type(each).__name__)
+def test_facts_of_own_types_are_the_same_with_and_without_names(message: Message) -> None:
+    """The writer leaves the names out where every reader knows them."""
+    line = Line(0, 0.0, 0.0, "received", type=type(message).__name__, facts=values_of(message))
+    plain = msgspec.msgpack.decode(msgspec.msgpack.encode(facts_of(message)))
+    assert decode_line(encode_line(line), names_of).facts == plain
+
+
+def test_facts_of_a_type_of_the_users_own_keep_their_names() -> None:
+    """Whoever reads the recording has never heard of it."""
+
+    class Foreign(Message, frozen=True, kw_only=True):
+        trajectory_id: str
+        count: int
+
+    message = Foreign(trajectory_id="g1.0", count=3)
+    assert values_of(message) == {"trajectory_id": "g1.0", "count": 3}
+    assert names_of("Foreign") == ()
+
+
+def test_lines_of_another_commit_are_read_with_numbers_for_names() -> None:
+    """Its fields may have other names, or stand in another order."""
+    told = Decision("tell", type="GroupOpened", facts=values_of(OPENED))
+    line = Line(0, 0.0, 0.0, "received", type="GroupOpened", facts=values_of(OPENED))
+    data = encode_line(msgspec.structs.replace(line, decisions=[told]))
+    own, foreign = ({"schema": fingerprint()}, {"schema": "another"})
+    (known,), (unknown,) = (read_lines(about, [data]) for about in (own, foreign))
+    assert known.facts["group_id"] == known.decisions[0].facts["group_id"] == OPENED.group_id
+    assert (
+        set(unknown.facts) == set(unknown.decisions[0].facts) == {"value_0", "value_1", "value_2"}
+    )
+
+
 def test_contents_are_kept_once_and_read_up_to_a_torn_end(tmp_path: Path) -> None:
     path = tmp_path / "a.payloads"
     payloads = Payloads(path, 1 << 20)
@@ -135,6 +172,9 @@ def test_a_full_file_of_contents_says_so_and_stays_full(tmp_path: Path) -> None:
     payloads.close()
     assert payloads.ended == "system.recorder.payload_bytes_max = 100 was reached"
     assert len(list(read_payloads(tmp_path / "a.payloads"))) == 1
+
+
+OPENED = GroupOpened(group_id="g0000001", prompt_id="p", size=2)
 
 
 class Dying:

@@ -23,8 +23,8 @@ from milepost.actors.effects import (
 from milepost.actors.recorder.lines import Line
 from milepost.actors.recorder.pins import PinsFull, pin_rings
 from milepost.actors.recorder.reading import read_recording, read_recordings
-from milepost.actors.recorder.recorder import FOLDER, Recorder
-from milepost.actors.recorder.ring import RingDamaged
+from milepost.actors.recorder.recorder import FOLDER, WAITING_MAX, Call, Recorder
+from milepost.actors.recorder.ring import RingDamaged, read_image
 from milepost.actors.recorder.story import LINES_MAX, anomaly_in, story
 from milepost.configs.run import RunConfig
 from milepost.configs.spec import ActorSpec
@@ -52,6 +52,10 @@ def spec(folder: Path, actor: str = "buffer", **recorder: Any) -> ActorSpec:
     )
 
 
+def recorder_path(folder: Path) -> Path:
+    return folder / FOLDER / "buffer-0.ring"
+
+
 def opened(folder: Path, actor: str = "buffer", **recorder: Any) -> Recorder:
     recorder_ = Recorder.open(spec(folder, actor, **recorder))
     assert recorder_ is not None
@@ -61,6 +65,32 @@ def opened(folder: Path, actor: str = "buffer", **recorder: Any) -> Recorder:
 def lines_of(folder: Path, actor: str = "buffer") -> list[Line]:
     (found,) = read_recordings(folder / FOLDER, actor)
     return found.lines
+
+
+def test_calls_wait_and_become_lines_together(tmp_path: Path) -> None:
+    """Until a flush they are nowhere; a copy of the ring, and the end, leave none behind."""
+    recorder = opened(tmp_path)
+    call = Call(Received("a", OPENED), 1.0, 1.5, (), (), 7, 5, 9, "")
+    assert [recorder.note(call), recorder.note(call)] == [1, 2]
+    assert read_recording(recorder_path(tmp_path)).lines == []
+    assert list(recorder.flush()) == [call, call]
+    assert recorder.flush() == ()
+    recorder.note(call)
+    assert len(read_image(recorder.image())[1]) == 3
+    recorder.note(call)
+    recorder.close()
+    lines = read_recording(recorder_path(tmp_path)).lines
+    assert [line.number for line in lines] == [0, 1, 2, 3]
+    assert {(line.wall_s, line.message_id, line.cause, line.digest) for line in lines} == {
+        (1.5, 7, 5, 9)
+    }
+
+
+def test_a_full_recording_waits_for_nothing(tmp_path: Path) -> None:
+    """What a result holds may be another a moment later."""
+    recorder = opened(tmp_path, payloads=True)
+    assert recorder.note(Call(WorkDone("k", [1]), 0.0, 0.0, (), (), 0, 0, 0, "")) == WAITING_MAX
+    recorder.close()
 
 
 def test_a_line_says_what_was_told_and_what_was_ordered(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from milepost.actors.recorder.describing import names_of
 from milepost.actors.recorder.lines import Decision, Line, decode_line, encode_line, words_of
 from milepost.actors.recorder.reading import Recording
 from milepost.actors.recorder.tracing import about, behind_s, in_order, moments
@@ -23,7 +24,7 @@ def recording(actor: str, *lines: Line, host: str = "one") -> Recording:
 def test_a_line_survives_its_bytes() -> None:
     told = Decision("tell", "buffer", "GroupOpened", "", 8, {"group_ids": ["g1", "g2"]}, 9, 1.5)
     one = line(3, 1.25, source="rollout", type="Batch", facts={"step": 1}, decisions=[told])
-    assert decode_line(encode_line(one)) == one
+    assert decode_line(encode_line(one), names_of) == one
     assert "received Batch from rollout (step 1) -> tell buffer GroupOpened" in words_of(one)
 
 
