@@ -10,6 +10,8 @@ from asyncio.subprocess import Process
 from collections.abc import Coroutine
 from typing import Any, Final
 
+from milepost.messages.bus.doorstep import lower_descriptor_limit_of
+
 END_S: Final = 5.0
 """From SIGKILL to the end of a process that nobody waits for any more."""
 
@@ -21,12 +23,14 @@ async def started(creation: Coroutine[Any, Any, Process]) -> Process:
     process alone, not what that has started, and then may wait for ever for pipes that were never
     connected. So the creation goes on to its end, and what it has made is ended here.
 
+    It is others' code: it may open as many files as before this process raised its own limit.
+
     Raises:
         OSError: it cannot be started.
     """
     task = asyncio.ensure_future(creation)
     try:
-        return await asyncio.shield(task)
+        process = await asyncio.shield(task)
     except asyncio.CancelledError:
         await asyncio.wait({task}, timeout=END_S)
         if task.done() and not task.cancelled() and task.exception() is None:
@@ -36,6 +40,9 @@ async def started(creation: Coroutine[Any, Any, Process]) -> Process:
             await asyncio.wait({ending}, timeout=END_S)
             ending.cancel()
         raise
+    if process.returncode is None:
+        lower_descriptor_limit_of(process.pid)
+    return process
 
 
 def kill_all(process: Process) -> None:

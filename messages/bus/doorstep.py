@@ -29,6 +29,8 @@ DESCRIPTORS_SHARE: Final = 4
 """Of all descriptors that the process may have, one in so many may be such a connection."""
 AGAIN_BELOW: Final = 0.5
 """Of the most: the door opens again when so many are left."""
+_SOFT_BEFORE: Final[list[int]] = []
+"""Descriptors that this process might open before it raised its own limit."""
 _SO_ATTACH_FILTER: Final = 26
 _SO_DETACH_FILTER: Final = 27
 _DROP_ALL: Final = struct.pack("HBBI", 0x06, 0, 0, 0)
@@ -43,9 +45,25 @@ def raise_descriptor_limit() -> int:
 
     A login shell's default of 1024 is a thing of `select`, which nothing here uses.
     """
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        _SOFT_BEFORE.append(soft)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     return hard
+
+
+def lower_descriptor_limit_of(pid: int) -> None:
+    """Give a child the limit that this process had: others' code may use `select`.
+
+    Beyond 1024 that writes past the end of its table. A child that has ended, or has set a lower
+    limit itself, is left alone.
+    """
+    if not _SOFT_BEFORE:
+        return
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        soft, hard = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+        if soft == resource.RLIM_INFINITY or soft > _SOFT_BEFORE[0]:
+            resource.prlimit(pid, resource.RLIMIT_NOFILE, (_SOFT_BEFORE[0], hard))
 
 
 def standing_max(descriptors_max: int) -> int:

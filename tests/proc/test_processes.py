@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
+import resource
+import sys
 from asyncio.subprocess import DEVNULL, PIPE, Process
 from pathlib import Path
 
@@ -11,6 +13,10 @@ import psutil
 import pytest
 
 from milepost.actors.agent.processes import started
+from milepost.messages.bus.doorstep import (
+    _SOFT_BEFORE,
+    raise_descriptor_limit,
+)
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -44,3 +50,28 @@ async def test_a_cancelled_creation_leaves_neither_the_process_nor_what_it_start
 async def test_what_cannot_be_started_says_so() -> None:
     with pytest.raises(FileNotFoundError):
         await started(asyncio.create_subprocess_exec("/no/such/program"))
+
+
+async def test_others_code_may_open_as_many_files_as_before_we_raised_our_own_limit() -> None:
+    """`select` with a descriptor above 1024 writes past the end of its table.
+
+    The agent's bus on tcp raises the limit of its process; the reward worker is no part of it.
+    """
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    low = min(512, before[1] - 1)
+    told = "import resource; input(); print(*resource.getrlimit(resource.RLIMIT_NOFILE))"
+    resource.setrlimit(resource.RLIMIT_NOFILE, (low, before[1]))
+    earlier = _SOFT_BEFORE.copy()
+    _SOFT_BEFORE.clear()
+    try:
+        assert raise_descriptor_limit() == before[1]
+        assert raise_descriptor_limit() == before[1]
+        child = await started(
+            asyncio.create_subprocess_exec(sys.executable, "-c", told, stdin=PIPE, stdout=PIPE)
+        )
+        out, _ = await child.communicate(b"\n")
+        assert [int(word) for word in out.split()] == [low, before[1]]
+        assert resource.getrlimit(resource.RLIMIT_NOFILE) == (before[1], before[1])
+    finally:
+        _SOFT_BEFORE[:] = earlier
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
