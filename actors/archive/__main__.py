@@ -11,7 +11,7 @@ from typing import Final
 import msgspec
 
 from milepost.actors.archive.audit import Report, audit
-from milepost.actors.archive.reader import NoArchive
+from milepost.actors.archive.reader import IndexDamaged, NoArchive
 
 DONE: Final = 0
 FAULTS: Final = 1
@@ -25,7 +25,7 @@ def main(words: list[str]) -> int:
     folder = Path(words[0])
     try:
         report = audit(folder)
-    except NoArchive as error:
+    except (NoArchive, IndexDamaged) as error:
         sys.stderr.write(f"error: {error}\n")
         return NO_ARCHIVE
     in_json = "--json" in words[1:]

@@ -61,15 +61,19 @@ class IndexView:
     def differences(
         self, head: Arrived, judged: Judged | None, trained: Trained | None, where: str
     ) -> Iterator[str]:
-        """What the index says otherwise of a trajectory."""
+        """What the index says otherwise of a trajectory.
+
+        Raises:
+            IndexDamaged: as of `Archive.readable`.
+        """
         if head.key in self._seen:
             return  # written twice: its former writer had no index to ask
         self._seen.add(head.key)
         if not self.is_current:
             return
-        found = self._base.execute(
-            "SELECT * FROM trajectories WHERE key = ?", (head.key,)
-        ).fetchone()
+        statement = "SELECT * FROM trajectories WHERE key = ?"
+        with self._archive.readable():
+            found = self._base.execute(statement, (head.key,)).fetchone()
         if found is None:
             yield "the index does not know it"
             return
@@ -81,8 +85,14 @@ class IndexView:
             yield f"the index says that it lies at {place}:{found['offset']}"
 
     def strangers(self) -> Iterator[str]:
-        """What the index knows and no record tells of."""
-        for key, name in self._base.execute("SELECT key, trajectory_id FROM trajectories"):
+        """What the index knows and no record tells of.
+
+        Raises:
+            IndexDamaged: as of `Archive.readable`.
+        """
+        with self._archive.readable():
+            known = self._base.execute("SELECT key, trajectory_id FROM trajectories").fetchall()
+        for key, name in known:
             if key not in self._seen:
                 yield f"it knows trajectory {name}, of which there is no record"
 

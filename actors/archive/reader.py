@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -46,6 +48,10 @@ ONE: Final = (
 
 class NoArchive(FileNotFoundError):
     """The run has none."""
+
+
+class IndexDamaged(OSError):
+    """The index broke, or was found to be broken, after it was opened."""
 
 
 class Unknown(KeyError):
@@ -142,6 +148,23 @@ class Archive:
         """Close it."""
         self.base.close()
 
+    @contextmanager
+    def readable(self) -> Iterator[None]:
+        """Around every question to the index: a broken page is met when it is read.
+
+        Raises:
+            IndexDamaged: it is met.
+        """
+        try:
+            yield
+        except sqlite3.DatabaseError as error:
+            if not is_damage(error):
+                raise
+            path = self.run_folder / FOLDER / INDEX
+            raise IndexDamaged(
+                f"{path} is damaged ({error}), remove it: it is made again from the records"
+            ) from error
+
     # ---- lists ---------------------------------------------------------------------------
 
     def select(self, query: Query, *, limit: int, offset: int = 0) -> list[Entry]:
@@ -154,31 +177,34 @@ class Archive:
         """
         where, values = where_of(query)
         statement = f"{ENTRIES} WHERE {where} ORDER BY {order_of(query)} LIMIT ? OFFSET ?"
-        found = self.base.execute(statement, (*values, limit, offset))
+        with self.readable():
+            found = self.base.execute(statement, (*values, limit, offset)).fetchall()
         return [_entry(row) for row in found]
 
     def count(self, query: Query) -> int:
         """How many trajectories a query leaves."""
         where, values = where_of(query)
-        found = self.base.execute(f"{COUNT} WHERE {where}", values)
-        return int(found.fetchone()[0])
+        with self.readable():
+            found = self.base.execute(f"{COUNT} WHERE {where}", values).fetchone()
+        return int(found[0])
 
     def groups(self, step: int) -> list[str]:
         """Groups of the batch of `step`, by name."""
-        found = self.base.execute(
-            "SELECT DISTINCT group_id FROM trajectories WHERE step = ? ORDER BY group_id", (step,)
-        )
-        return [row[0] for row in found]
+        statement = "SELECT DISTINCT group_id FROM trajectories WHERE step = ? ORDER BY group_id"
+        with self.readable():
+            return [row[0] for row in self.base.execute(statement, (step,))]
 
     def steps(self) -> list[StepEntry]:
         """Every batch of which something was trained, in order."""
-        found = self.base.execute(
+        statement = (
             "SELECT step, max(time) AS time, count(DISTINCT group_id) AS num_groups,"
             " count(*) AS num_trajectories, sum(num_sampled_tokens) AS num_sampled_tokens,"
             " avg(reward) AS reward_mean, min(reward) AS reward_min, max(reward) AS reward_max,"
             " max(staleness) AS staleness_max, sum(mismatch) AS num_mismatches"
             " FROM trajectories WHERE step IS NOT NULL GROUP BY step ORDER BY step"
         )
+        with self.readable():
+            found = self.base.execute(statement).fetchall()
         return [msgspec.convert(dict(row), StepEntry, strict=False) for row in found]
 
     # ---- one trajectory ------------------------------------------------------------------
@@ -193,8 +219,10 @@ class Archive:
         Raises:
             Unknown: it is not in the archive.
             RecordDamaged: its record is not whole; `milepost audit` says more.
+            IndexDamaged: see `readable`.
         """
-        found = self.base.execute(ONE, (trajectory_id, attempt)).fetchone()
+        with self.readable():
+            found = self.base.execute(ONE, (trajectory_id, attempt)).fetchone()
         if found is None:
             tried = "" if attempt is None else f", attempt {attempt},"
             raise Unknown(f"trajectory {trajectory_id!r}{tried} is not in the archive")
@@ -217,9 +245,9 @@ class Archive:
         )
 
     def _training(self, row: Trajectory) -> Training | None:
-        found = self.base.execute(
-            "SELECT * FROM trained WHERE key = ?", (row.certificate.seal,)
-        ).fetchone()
+        statement = "SELECT * FROM trained WHERE key = ?"
+        with self.readable():
+            found = self.base.execute(statement, (row.certificate.seal,)).fetchone()
         if found is None:
             return None
         logprobs, contracts = None, {}

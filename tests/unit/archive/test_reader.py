@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 from unit.archive.kit import Library, fill_index
 
-from milepost.actors.archive.layout import Verdict
-from milepost.actors.archive.reader import Archive, NoArchive, Query, Unknown
+from milepost.actors.archive.layout import FOLDER, Verdict
+from milepost.actors.archive.reader import Archive, IndexDamaged, NoArchive, Query, Unknown
+from milepost.actors.archive.schema import INDEX
 from milepost.messages.shared import Status
 
 
@@ -101,3 +102,25 @@ def test_a_page_of_a_hundred_thousand_trajectories_takes_a_moment(tmp_path: Path
         started = time.process_time()
         assert len(archive.steps()) > 1000
         assert time.process_time() - started < 1.0
+
+
+def test_a_page_that_breaks_under_a_reader_is_named_with_what_to_do(library: Library) -> None:
+    """A disk fails, or somebody writes the file: the records are there, and the index follows."""
+    Archive.open(library.folder).close()
+    path = library.folder / FOLDER / INDEX
+    with Archive.open(library.folder) as archive:
+        with path.open("r+b") as file:
+            file.seek(4096)
+            file.write(b"\xff" * (path.stat().st_size - 4096))
+        for ask in (
+            lambda: archive.count(Query(text="Question")),
+            lambda: archive.select(Query(), limit=5),
+            lambda: archive.groups(2),
+            archive.steps,
+            lambda: archive.read("g1.1"),
+        ):
+            with pytest.raises(IndexDamaged, match=r"index.sqlite is damaged \(.*\), remove it"):
+                ask()
+    path.unlink()
+    with Archive.open(library.folder) as archive:
+        assert archive.count(Query()) == 8
