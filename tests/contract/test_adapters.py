@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -37,7 +38,14 @@ KINDS = [kind for kind in kinds() if kind not in {"embedded", "sglang-url"}]
 RANK, ALPHA = 4, 8
 NAMES = ("formal", "terse")
 MODULES = ("self_attn.q_proj", "self_attn.v_proj", "self_attn.o_proj", "mlp.down_proj")
-SIZES = {"q_proj": (128, 64), "v_proj": (64, 64), "o_proj": (64, 128), "down_proj": (64, 96)}
+RANKS = int(json.loads(os.environ.get("MILEPOST_SGLANG_OPTIONS", "{}")).get("tp-size", 1))
+"""As many heads of keys and values: the server cannot split one under an adapter."""
+SIZES = {
+    "q_proj": (128, 64),
+    "v_proj": (64 * RANKS, 64),
+    "o_proj": (64, 128),
+    "down_proj": (64, 96),
+}
 """[out, in] in the model of `config_json`."""
 
 
@@ -79,7 +87,7 @@ async def adapted(
 ) -> AsyncIterator[tuple[Served, dict[str, Weights]]]:
     """An engine with two adapters, serving version 0; and what the adapters are."""
     folder = tmp_path_factory.mktemp("adapted")
-    config: dict[str, Any] = config_json()
+    config: dict[str, Any] = config_json(num_key_value_heads=RANKS)
     (folder / "config.json").write_text(json.dumps(config))
     adapters = {name: write_adapter(folder / name, n) for n, name in enumerate(NAMES)}
     # Seeds of requests are left out: batch-invariant kernels say nothing of adapters.

@@ -20,21 +20,27 @@ class Parallel:
 
     Attributes:
         ranks: that take weights together: one payload each, one place in a broadcast each.
+        attention_ranks: that share one copy of attention.
         data_ranks: that a request may be routed to; each has a cache of its own.
         copies: whole models, each with such ranks.
     """
 
     ranks: int
+    attention_ranks: int
     data_ranks: int
     copies: int
 
 
 def parallel_of(info: dict[str, Any]) -> Parallel:
     """Read `/server_info`."""
-    ranks = int(info["tp_size"]) * int(info.get("pp_size", 1))
-    data_ranks = int(info["dp_size"])
+    tensor_ranks, data_ranks = int(info["tp_size"]), int(info["dp_size"])
     shares = bool(info.get("enable_dp_attention", False))
-    return Parallel(ranks, data_ranks, copies=1 if shares else data_ranks)
+    return Parallel(
+        ranks=tensor_ranks * int(info.get("pp_size", 1)),
+        attention_ranks=tensor_ranks // data_ranks if shares else tensor_ranks,
+        data_ranks=data_ranks,
+        copies=1 if shares else data_ranks,
+    )
 
 
 def require_way(update: str, parallel: Parallel) -> None:

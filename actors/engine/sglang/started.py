@@ -19,7 +19,7 @@ from milepost.actors.engine.embedded.shape import (
     read_shape,
 )
 from milepost.actors.engine.interface import EngineFacts
-from milepost.actors.engine.sglang.adapters import require_fitting
+from milepost.actors.engine.sglang.adapters import require_fitting, require_whole_heads
 from milepost.actors.engine.sglang.broadcast import BroadcastUpdate
 from milepost.actors.engine.sglang.capabilities import (
     Capabilities,
@@ -132,6 +132,7 @@ def start(folder: Path, config: EngineConfig, place: Place, needs: Needs) -> Sta
         require(capabilities, pause=needs.pause, is_cut=needs.is_cut)
         parallel = parallel_of(info)
         require_way(ours.update, parallel)
+        require_whole_heads(ours.adapters, shape.num_kv_heads, parallel.attention_ranks)
         if server is None:
             refuse_unfit(info, config, needs)
         elif needs.routes and not info.get("enable_return_routed_experts"):
