@@ -37,6 +37,8 @@ RESERVED: Final[dict[str, str]] = {
     "random-seed": "set run.seed",
     "served-model-name": "the actor knows its own server by it",
     "skip-tokenizer-init": "the engine speaks token ids, sessions own the text",
+    "speculative-accept-threshold-acc": "drafts that the model would not draw are not the policy's",
+    "speculative-accept-threshold-single": "drafts the model would not draw are not the policy's",
     "tokenizer-path": "the engine speaks token ids, sessions own the text",
     "weight-version": "versions come from the publisher",
 }

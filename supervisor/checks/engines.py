@@ -14,7 +14,7 @@ from milepost.configs.actors import EngineConfig
 from milepost.configs.problem import Problem
 from milepost.configs.sglang import ADAPTER_NAME, SGLangConfig, num_copies, num_gpus, option_faults
 from milepost.configs.topology import Topology
-from milepost.supervisor.checks.check import Finding, Subject
+from milepost.supervisor.checks.check import Finding, Note, Subject
 
 THIS_HOST: Final = {"127.0.0.1", "localhost", "::1"}
 
@@ -47,6 +47,12 @@ def servers_are_told_once(subject: Subject) -> Iterator[Finding]:
         yield from _urls(engine, where)
         yield from _devices(engine, where)
         yield from _ranks(engine, where)
+        if "speculative-algorithm" in engine.sglang.options:
+            text = (
+                "log-probs of greedy replies with drafts were compared with the model's, those of "
+                "sampled ones were not: watch train/train_rollout_logprob_abs_diff"
+            )
+            yield Note(text, f"{where}.options.speculative-algorithm")
 
 
 def _urls(engine: EngineConfig, where: str) -> Iterator[Finding]:
@@ -105,6 +111,9 @@ def adapters_are_used(subject: Subject) -> Iterator[Finding]:
             if not ADAPTER_NAME.fullmatch(name):
                 remedy = "use letters, digits, dots, dashes and underscores"
                 yield Problem(f'"{name}" is no name of an adapter', place, remedy)
+        if num_gpus(fleet.sglang.options) > num_copies(fleet.sglang.options):
+            what = "SGLang serves adapters of models that lie on one GPU each"
+            yield Problem(what, place, "leave out tp-size and pp-size, or the adapters")
         if fleet is actors.engine and actors.evaluation_engine is not None:
             remedy = "move them to actors.evaluation_engine.sglang"
             yield Problem("sessions that nobody trains have engines of their own", place, remedy)

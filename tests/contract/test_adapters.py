@@ -39,10 +39,9 @@ RANK, ALPHA = 4, 8
 NAMES = ("formal", "terse")
 MODULES = ("self_attn.q_proj", "self_attn.v_proj", "self_attn.o_proj", "mlp.down_proj")
 RANKS = int(json.loads(os.environ.get("MILEPOST_SGLANG_OPTIONS", "{}")).get("tp-size", 1))
-"""As many heads of keys and values: the server cannot split one under an adapter."""
 SIZES = {
     "q_proj": (128, 64),
-    "v_proj": (64 * RANKS, 64),
+    "v_proj": (64, 64),
     "o_proj": (64, 128),
     "down_proj": (64, 96),
 }
@@ -86,8 +85,10 @@ async def adapted(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncIterator[tuple[Served, dict[str, Weights]]]:
     """An engine with two adapters, serving version 0; and what the adapters are."""
+    if RANKS > 1:
+        pytest.skip("refused at start: a model in parts takes no adapters")
     folder = tmp_path_factory.mktemp("adapted")
-    config: dict[str, Any] = config_json(num_key_value_heads=RANKS)
+    config: dict[str, Any] = config_json()
     (folder / "config.json").write_text(json.dumps(config))
     adapters = {name: write_adapter(folder / name, n) for n, name in enumerate(NAMES)}
     # Seeds of requests are left out: batch-invariant kernels say nothing of adapters.

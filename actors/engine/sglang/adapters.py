@@ -22,7 +22,6 @@ MODULES: Final = frozenset(
     {"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"}
 )
 """What an adapter may act on, outside of experts."""
-ATTENTION: Final = frozenset({"q_proj", "k_proj", "v_proj"})
 PLAIN: Final[dict[str, tuple[Any, ...]]] = {
     "alpha_pattern": ({},),
     "bias": ("none",),
@@ -61,31 +60,6 @@ def require_fitting(adapters: Mapping[str, str], shapes: Shapes) -> None:
     ]
     if faults:
         raise AdapterError("adapters do not fit: " + "; ".join(faults))
-
-
-def require_whole_heads(adapters: Mapping[str, str], num_kv_heads: int, ranks: int) -> None:
-    """Refuse what ends SGLang at the first request: attention under an adapter, heads copied.
-
-    With more ranks than heads of keys and values each head lies on several ranks, and the server's
-    room for adapters is of a part of one.
-
-    Args:
-        adapters: as above; they fit the model.
-        num_kv_heads: of the model.
-        ranks: that share one copy of its attention.
-
-    Raises:
-        AdapterError: an adapter acts on queries, keys or values, and heads do not divide.
-    """
-    if num_kv_heads % ranks == 0:
-        return
-    for name, folder in adapters.items():
-        config = json.loads((Path(folder).expanduser() / CONFIG).read_text(encoding="utf-8"))
-        if acts := sorted(ATTENTION.intersection(config["target_modules"])):
-            raise AdapterError(
-                f"adapter {name} acts on {', '.join(acts)}, and {num_kv_heads} heads of keys and "
-                f"values do not divide among {ranks} ranks: set tp-size to a divisor"
-            )
 
 
 def adapter_faults(folder: Path, shapes: Shapes | None) -> Iterator[str]:

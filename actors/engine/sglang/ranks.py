@@ -20,13 +20,11 @@ class Parallel:
 
     Attributes:
         ranks: that take weights together: one payload each, one place in a broadcast each.
-        attention_ranks: that share one copy of attention.
         data_ranks: that a request may be routed to; each has a cache of its own.
         copies: whole models, each with such ranks.
     """
 
     ranks: int
-    attention_ranks: int
     data_ranks: int
     copies: int
 
@@ -37,7 +35,6 @@ def parallel_of(info: dict[str, Any]) -> Parallel:
     shares = bool(info.get("enable_dp_attention", False))
     return Parallel(
         ranks=tensor_ranks * int(info.get("pp_size", 1)),
-        attention_ranks=tensor_ranks // data_ranks if shares else tensor_ranks,
         data_ranks=data_ranks,
         copies=1 if shares else data_ranks,
     )
@@ -53,4 +50,20 @@ def require_way(update: str, parallel: Parallel) -> None:
         raise UnsupportedServerError(
             f'by way "{update}" SGLang brings weights to one copy of the model, this server has '
             f'{parallel.copies} (dp-size): let update = "disk", or the option enable-dp-attention'
+        )
+
+
+def require_adapters(parallel: Parallel) -> None:
+    """Refuse adapters on a copy of the model that is spread over ranks.
+
+    SGLang 0.5.21 starts so and serves the policy, but an adapter's parts do not fit the room that
+    its ranks made for them, and it ends at the first request under one.
+
+    Raises:
+        UnsupportedServerError: several ranks hold one copy.
+    """
+    if parallel.ranks > 1:
+        raise UnsupportedServerError(
+            f"SGLang ends at the first request under an adapter when {parallel.ranks} ranks hold "
+            "one copy of the model: leave out tp-size and pp-size, or the adapters"
         )

@@ -19,7 +19,7 @@ from milepost.actors.engine.embedded.shape import (
     read_shape,
 )
 from milepost.actors.engine.interface import EngineFacts
-from milepost.actors.engine.sglang.adapters import require_fitting, require_whole_heads
+from milepost.actors.engine.sglang.adapters import require_fitting
 from milepost.actors.engine.sglang.broadcast import BroadcastUpdate
 from milepost.actors.engine.sglang.capabilities import (
     Capabilities,
@@ -34,7 +34,7 @@ from milepost.actors.engine.sglang.launch import (
     server_options,
     start_server,
 )
-from milepost.actors.engine.sglang.ranks import Parallel, parallel_of, require_way
+from milepost.actors.engine.sglang.ranks import Parallel, parallel_of, require_adapters, require_way
 from milepost.actors.engine.sglang.updates import DiskUpdate, Session, TensorUpdate, Update
 from milepost.configs.actors import EngineConfig
 from milepost.configs.sglang import SGLangConfig
@@ -132,7 +132,8 @@ def start(folder: Path, config: EngineConfig, place: Place, needs: Needs) -> Sta
         require(capabilities, pause=needs.pause, is_cut=needs.is_cut)
         parallel = parallel_of(info)
         require_way(ours.update, parallel)
-        require_whole_heads(ours.adapters, shape.num_kv_heads, parallel.attention_ranks)
+        if ours.adapters:
+            require_adapters(parallel)
         if server is None:
             refuse_unfit(info, config, needs)
         elif needs.routes and not info.get("enable_return_routed_experts"):

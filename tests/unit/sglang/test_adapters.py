@@ -14,11 +14,10 @@ from milepost.actors.engine.sglang.adapters import (
     AdapterError,
     adapter_faults,
     require_fitting,
-    require_whole_heads,
 )
 from milepost.actors.engine.sglang.capabilities import UnsupportedServerError
 from milepost.actors.engine.sglang.launch import lora_options
-from milepost.actors.engine.sglang.ranks import Parallel, parallel_of, require_way
+from milepost.actors.engine.sglang.ranks import Parallel, parallel_of, require_adapters, require_way
 from milepost.actors.engine.sglang.started import adapter_differences
 
 SHAPES = {
@@ -91,16 +90,6 @@ def test_what_a_server_would_load_wrongly_is_named(
         require_fitting({"bad": str(folder)}, SHAPES)
 
 
-def test_adapters_of_attention_need_whole_heads_on_every_rank(tmp_path: Path) -> None:
-    """The server starts, serves the policy, and dies of the first request under the adapter."""
-    both, other = write(tmp_path / "both", GOOD), write(tmp_path / "other", GOOD)
-    (other / "adapter_config.json").write_text(json.dumps({"target_modules": ["down_proj"]}))
-    require_whole_heads({"both": str(both)}, 2, 2)
-    require_whole_heads({"other": str(other)}, 1, 2)
-    with pytest.raises(AdapterError, match="acts on q_proj, and 1 heads"):
-        require_whole_heads({"both": str(both)}, 1, 2)
-
-
 def test_a_folder_that_is_no_adapter_is_named(tmp_path: Path) -> None:
     assert "is no adapter" in " ".join(adapter_faults(tmp_path / "absent", None))
     (tmp_path / "adapter_config.json").write_text("{")
@@ -135,15 +124,22 @@ def test_adapters_of_somebody_elses_server_are_compared(tmp_path: Path) -> None:
 
 def test_ranks_are_counted_as_the_server_lays_them_out() -> None:
     """A payload or a place in a broadcast too few, and the server waits for it for ever."""
-    assert parallel_of({"tp_size": 2, "dp_size": 1}) == Parallel(2, 2, 1, 1)
-    assert parallel_of({"tp_size": 2, "pp_size": 2, "dp_size": 2}) == Parallel(4, 2, 2, 2)
+    assert parallel_of({"tp_size": 2, "dp_size": 1}) == Parallel(2, 1, 1)
+    assert parallel_of({"tp_size": 2, "pp_size": 2, "dp_size": 2}) == Parallel(4, 2, 2)
     attention = {"tp_size": 4, "dp_size": 2, "enable_dp_attention": True}
-    assert parallel_of(attention) == Parallel(4, 2, 2, 1)
+    assert parallel_of(attention) == Parallel(4, 2, 1)
 
 
 def test_ways_that_reach_one_copy_are_refused_for_several() -> None:
     """SGLang itself fails an assertion there, at the first publication."""
-    require_way("disk", Parallel(1, 1, 2, 2))
-    require_way("tensors", Parallel(4, 2, 2, 1))
+    require_way("disk", Parallel(1, 2, 2))
+    require_way("tensors", Parallel(4, 2, 1))
     with pytest.raises(UnsupportedServerError, match="one copy of the model, this server has 2"):
-        require_way("tensors", Parallel(1, 1, 2, 2))
+        require_way("tensors", Parallel(1, 2, 2))
+
+
+def test_adapters_of_a_model_in_parts_are_refused() -> None:
+    """Such a server starts, serves the policy, and dies of the first request under an adapter."""
+    require_adapters(Parallel(1, 2, 2))
+    with pytest.raises(UnsupportedServerError, match="when 2 ranks hold one copy"):
+        require_adapters(Parallel(2, 1, 1))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from unit.supervisor.checks.test_reading import GRPO, problems
+from unit.supervisor.checks.test_reading import GRPO, notes, problems
 
 SERVER = "actors.engine.kind=sglang"
 TABLE = "actors.engine.sglang"
@@ -36,6 +36,11 @@ TABLE = "actors.engine.sglang"
             "takes 4 GPUs",
         ),
         ([f"{TABLE}.adapters={{'a:b' = '/x'}}"], "adapters", "no name of an adapter"),
+        (
+            [f"{TABLE}.adapters={{a = '/x'}}", f"{TABLE}.options={{tp-size = 2}}"],
+            "adapters",
+            "on one GPU each",
+        ),
         ([f"{TABLE}.options={{lora-paths = ['x']}}"], "options", "option lora-paths"),
     ],
     ids=lambda value: value[0] if isinstance(value, list) else "",
@@ -70,3 +75,11 @@ def test_a_server_that_is_told_two_things_is_refused(
 )
 def test_what_a_server_may_be_told_is_left_alone(overrides: list[str]) -> None:
     assert problems(GRPO, SERVER, *overrides) == []
+
+
+def test_drafts_are_spoken_of() -> None:
+    """Thresholds below 1 take drafts that the model would not have drawn: those are refused."""
+    drafts = f"{TABLE}.options={{speculative-algorithm = 'NGRAM'}}"
+    assert problems(GRPO, SERVER, drafts) == []
+    assert any("drafts" in note.text for note in notes(GRPO, SERVER, drafts))
+    assert problems(GRPO, SERVER, f"{TABLE}.options={{speculative-accept-threshold-acc = 0.5}}")
