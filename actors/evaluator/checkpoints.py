@@ -4,19 +4,24 @@ The trainer offers every checkpoint and trains on when it was taken. One that is
 at once. One that is due is kept (its files are linked, so the trainer may remove its own) and
 measured. While an older one is still being measured, the policy decides: `skip` takes the new one
 without a score, `backpressure` lets the trainer wait.
+
+A checkpoint that a former life had begun is measured again by the next one: what it kept is still
+there, or, since the trainer waits until it is kept, the checkpoint itself is.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass, field
 
 from milepost.actors.effects import Effect, Reply, Request, WorkDone
+from milepost.actors.evaluator.book import Book
 from milepost.actors.evaluator.external_worker import CRASHED, Measured
 from milepost.actors.evaluator.owed import Debt
+from milepost.actors.evaluator.records import Due, Outcome
 from milepost.actors.evaluator.schedule import OVERFLOW
 from milepost.actors.evaluator.settings import EvaluatorSettings
-from milepost.actors.evaluator.words import score_words, skip_words
-from milepost.actors.evaluator.works import KeepCheckpoint, MeasureCheckpoint
+from milepost.actors.evaluator.works import KeepCheckpoint, MeasureCheckpoint, RemoveCheckpoint
 from milepost.messages.evaluator import CheckpointOffered, CheckpointTaken, Evaluation
 
 MISSING = "checkpoint_missing"
@@ -41,6 +46,8 @@ class _Running:
     """The trainer was told, or would be: its files need not stay."""
     began_s: float | None = None
     """None while its files are being linked."""
+    is_settled: bool = False
+    """It has its outcome, and its files are being removed."""
 
 
 @dataclass(slots=True)
@@ -48,6 +55,7 @@ class Checkpoints:
     """See the module."""
 
     settings: EvaluatorSettings
+    book: Book
     debt: Debt
     scores: list[Evaluation] = field(default_factory=list)
     is_last: bool = False
@@ -56,57 +64,82 @@ class Checkpoints:
     _due_before: int = 0
     """Version of the last checkpoint that was looked at."""
     _running: _Running | None = None
+    _left: deque[Due] = field(default_factory=deque)
+    """Begun by former lives, or never offered by one."""
     _waiting: _Offer | None = None
 
     def __post_init__(self) -> None:
-        """Checkpoints before the one that the run went on from had their turn."""
-        self._due_before = self.newest = self.settings.resumed_version
+        """Checkpoints before the one that the run went on from had their turn, or are left."""
+        last = self.book.past.newest or 0
+        self._due_before = self.newest = max(self.settings.resumed_version, last)
 
     @property
     def is_over(self) -> bool:
         """No further checkpoint will come, and none is being measured."""
-        return self.is_last and self._running is None and self._waiting is None
+        is_idle = self._running is None and self._waiting is None and not self._left
+        return self.is_last and is_idle
 
     def start(self, now_s: float) -> list[Effect]:
-        """The starting checkpoint is version 0, and nobody removes it."""
-        settings = self.settings
-        if not settings.at_start or settings.resumed_version:
-            return []
-        self._running = _Running(
-            0, now_s, settings.starting_checkpoint, is_taken=True, began_s=now_s
+        """What is left is measured; the starting checkpoint is version 0, and nobody removes it."""
+        settings, past = self.settings, self.book.past
+        start, resumed, every = (
+            settings.starting_checkpoint,
+            settings.resumed_version,
+            settings.every_versions,
         )
-        return [self._measure(0, settings.starting_checkpoint, is_kept=False)]
+        left = list(past.due.values())
+        if settings.at_start and 0 not in (past.due.keys() | past.outcomes.keys()):
+            left.append(Due(version=0, folder=start))
+        is_due = bool(every) and resumed // every > (past.newest or 0) // every
+        if settings.resumed_checkpoint and is_due:
+            # The run ended before it was offered, and the trainer offers only what it saves.
+            left.append(Due(version=resumed, folder=settings.resumed_checkpoint))
+        # Files that may be removed, when a newer checkpoint is saved, come first.
+        self._left.extend(sorted(left, key=lambda due: (due.folder == start, due.version)))
+        effects = self._next(now_s)
+        for each in self._left:
+            if each.version not in past.due:
+                # Before anything newer is written, or a next life would not look for it.
+                effects += self.book.begin(each)
+        return effects
 
     def offered(self, message: CheckpointOffered, request: Request, now_s: float) -> list[Effect]:
         """The trainer has saved a checkpoint."""
         offer = _Offer(message, request, now_s)
         self.newest = max(self.newest, message.step)
         self.is_last = self.is_last or message.final
-        if self._running is not None and self._running.version == message.step:
+        running, waiting = self._running, self._waiting
+        if running is not None and running.version == message.step and not running.is_settled:
             # Offered again: the answer was lost, or it turned out to be the last one.
-            if self._running.is_taken:
+            if running.is_taken:
                 return [self._taken(message.step, request)]
-            self._running.request = request
+            running.request = request
             return []
-        waiting = self._waiting
         if waiting is not None and waiting.message.step == message.step:
             # Asked again: due it was found the first time, and only the newest request has a reply.
             self._waiting = _Offer(message, request, waiting.since_s)
+            return []
+        left = next((each for each in self._left if each.version == message.step), None)
+        if left is not None:
+            # It is due already, and perhaps not kept yet: the trainer waits for that.
+            self._left.remove(left)
+            self._waiting = offer
             return []
         if not self._is_due(message):
             return [self._taken(message.step, request)]
         if self._running is None:
             return self._begin(offer)
-        if self.settings.overflow == "skip" and not message.final:
-            skipped = skip_words(message.step, OVERFLOW, str(self))
-            return [*skipped, self._taken(message.step, request)]
+        is_busy = bool(self._left) or not self._running.is_settled
+        if self.settings.overflow == "skip" and is_busy and not message.final:
+            outcome = Outcome(version=message.step, reason=OVERFLOW, why=str(self))
+            return self.book.settle(outcome, [self._taken(message.step, request)])
         # The trainer waits, so there is no second one.
         self._waiting = offer
         return []
 
     def _is_due(self, message: CheckpointOffered) -> bool:
         step, every, before = message.step, self.settings.every_versions, self._due_before
-        if step in [each.version for each in self.scores]:
+        if self.book.past.has_score(step):
             return False
         if message.final and self.settings.at_end:
             return True
@@ -114,25 +147,49 @@ class Checkpoints:
         return bool(every) and step // every > before // every
 
     def _begin(self, offer: _Offer) -> list[Effect]:
-        message = offer.message
-        self._due_before = max(self._due_before, message.step)
-        self._running = _Running(message.step, offer.since_s, message.folder, offer.request)
-        return [KeepCheckpoint(f"keep/{message.step}", message.step, message.folder)]
+        due = Due(version=offer.message.step, folder=offer.message.folder)
+        self._due_before = max(self._due_before, due.version)
+        return self._run(due, _Running(due.version, offer.since_s, due.folder, offer.request))
+
+    def _next(self, now_s: float) -> list[Effect]:
+        """The one that waited longest, if any does."""
+        if self._left:
+            due = self._left.popleft()
+            return self._run(due, _Running(due.version, now_s, due.folder))
+        waiting, self._waiting = self._waiting, None
+        return [] if waiting is None else self._begin(waiting)
+
+    def _run(self, due: Due, running: _Running) -> list[Effect]:
+        self._running = running
+        first: Effect = self._keep(running)
+        if not self._is_kept(running):
+            running.is_taken, running.began_s = True, running.offered_s
+            first = self._measure(running.version, running.folder)
+        if due.version in self.book.past.due:
+            return [first]
+        return self.book.begin(due, [first])
+
+    def _is_kept(self, running: _Running) -> bool:
+        """Whether its files are linked, and removed afterwards."""
+        return running.folder != self.settings.starting_checkpoint
 
     def done(self, event: WorkDone, now_s: float) -> list[Effect]:
         """A checkpoint is kept, or measured; or was not."""
         running = self._running
         assert running is not None, event
+        if event.key.startswith("remove/"):
+            return self._ended(now_s)
         if event.key.startswith("keep/"):
             effects: list[Effect] = []
+            running.is_taken = True
             if running.request is not None:
                 effects.append(self._taken(running.version, running.request))
-                running.request, running.is_taken = None, True
+                running.request = None
             if event.error:
                 return [*effects, *self._missed(MISSING, event.error, now_s, measured=False)]
             running.began_s = now_s
             assert isinstance(event.result, str), event.result
-            return [*effects, self._measure(running.version, event.result, is_kept=True)]
+            return [*effects, self._measure(running.version, event.result)]
         if event.error:
             return self._missed(CRASHED, event.error, now_s)
         measured = event.result
@@ -149,7 +206,7 @@ class Checkpoints:
         )
         self.scores.append(score)
         self.debt.paid()
-        return self._ended(score_words(score, self.settings.success_metric))
+        return self._settled(Outcome(version=running.version, score=score), now_s)
 
     def _missed(
         self, reason: str, why: str, now_s: float, *, measured: bool = True
@@ -157,26 +214,38 @@ class Checkpoints:
         """No score; of the last checkpoint that is not the last word."""
         assert self._running is not None
         version = self._running.version
+        outcome = Outcome(version=version, reason=reason, why=why)
         if not (self.is_last and self.settings.at_end and version == self.newest):
-            return self._ended(skip_words(version, reason, why))
+            return self._settled(outcome, now_s)
         missed = self.debt.missed(version, reason, why, now_s, measured=measured, heals=True)
-        return missed if self.debt.is_waiting else self._ended(missed)
+        return missed if self.debt.is_waiting else [*missed, *self._settled(outcome, now_s)]
 
     def measure_again(self) -> list[Effect]:
         """Another try for the last checkpoint, whose files stay: no newer one takes their place."""
         running = self._running
         assert running is not None, "no try is owed"
         running.began_s = None
-        return [KeepCheckpoint(f"keep/{running.version}", running.version, running.folder)]
+        return [self._keep(running)]
 
-    def _ended(self, effects: list[Effect]) -> list[Effect]:
+    def _settled(self, outcome: Outcome, now_s: float) -> list[Effect]:
+        """Its files go when the outcome is on disk, and then the next one is begun."""
+        running = self._running
+        assert running is not None, outcome
+        if not self._is_kept(running):
+            return [*self.book.settle(outcome), *self._ended(now_s)]
+        running.is_settled = True
+        remove = RemoveCheckpoint(f"remove/{running.version}", running.version)
+        return self.book.settle(outcome, [remove])
+
+    def _ended(self, now_s: float) -> list[Effect]:
         self._running = None
-        waiting, self._waiting = self._waiting, None
-        return effects if waiting is None else [*effects, *self._begin(waiting)]
+        return self._next(now_s)
 
-    def _measure(self, version: int, folder: str, *, is_kept: bool) -> Effect:
-        key, deadline_s = f"measure/{version}", self.settings.deadline_s
-        return MeasureCheckpoint(key, version, folder, deadline_s, is_kept)
+    def _keep(self, running: _Running) -> Effect:
+        return KeepCheckpoint(f"keep/{running.version}", running.version, running.folder)
+
+    def _measure(self, version: int, folder: str) -> Effect:
+        return MeasureCheckpoint(f"measure/{version}", version, folder, self.settings.deadline_s)
 
     @staticmethod
     def _taken(version: int, request: Request) -> Effect:

@@ -11,7 +11,8 @@ Receives: published versions, verdicts of agents, trajectories of sessions, offe
     hosts whose room is not fixed, what room they have.
 Sends: holds to the publisher, episodes to agents, scores to the supervisor.
 Invariants: EV-1 to EV-3 of `round`, and
-    EV-4 (accounted): a version that was due has a score, or a reason why it has none.
+    EV-4 (accounted): a version that was due has a score, or a reason why it has none; also when
+        the evaluator dies, since its next life begins with what the journal says (`records`).
     EV-5 (owed): with `at_end` the last version has a score, or the run ends with that problem.
 Starts: with the first published version.
 Where only agents from outside play, an evaluation waits for one of them: the first without an
@@ -38,10 +39,12 @@ from milepost.actors.effects import (
     Woken,
     WorkDone,
 )
+from milepost.actors.evaluator.book import TOLD, WRITTEN, Book
 from milepost.actors.evaluator.checkpoints import Checkpoints
 from milepost.actors.evaluator.holding import AGAIN_S, NAME, UNHEALTHY, Holding
 from milepost.actors.evaluator.hosts import Hosts
 from milepost.actors.evaluator.owed import OWED
+from milepost.actors.evaluator.records import Due, Past
 from milepost.actors.evaluator.results import Results
 from milepost.actors.evaluator.round import Round
 from milepost.actors.evaluator.schedule import NOBODY, Schedule
@@ -69,6 +72,9 @@ class Evaluator:
 
     settings: EvaluatorSettings
     prompts: Sequence[Prompt]
+    past: Past = field(default_factory=Past)
+    """What former lives left."""
+    book: Book = field(init=False)
     schedule: Schedule = field(init=False)
     holding: Holding = field(init=False)
     hosts: Hosts = field(init=False)
@@ -87,17 +93,20 @@ class Evaluator:
 
     def __post_init__(self) -> None:
         """Names of rounds go on where a former incarnation may have stopped."""
-        self.schedule = Schedule(self.settings)
+        self.book = Book(self.settings.success_metric, self.past)
+        self.schedule = Schedule(self.settings, self.past)
         self.holding = Holding(self.settings, self.schedule)
         self.hosts = Hosts(self.settings)
-        self.results = Results(self.settings, self.schedule)
+        self.results = Results(self.settings, self.schedule, self.book)
         self._serial = self.settings.rounds_before
         if self.settings.external:
-            self.checkpoints = Checkpoints(self.settings, self.results.debt, self.results.scores)
+            debt, scores = self.results.debt, self.results.scores
+            self.checkpoints = Checkpoints(self.settings, self.book, debt, scores)
 
     def start(self, now_s: float) -> list[Effect]:
-        """The publisher speaks first; but the starting checkpoint is there."""
-        return self.checkpoints.start(now_s) if self.checkpoints else []
+        """The publisher speaks first; but the starting checkpoint is there, and what was left."""
+        first = self.checkpoints.start(now_s) if self.checkpoints else []
+        return [*self.book.start(), *first]
 
     def handle(self, event: Event, now_s: float) -> list[Effect]:
         """The one door."""
@@ -128,13 +137,15 @@ class Evaluator:
                 self._is_finished = False
                 return []
             case Woken(key):
-                return self._time_up(key)
+                return self.book.woken(key) if key.startswith(TOLD) else self._time_up(key)
             case WorkDone(key, _, error):
                 return self._worked(event, key, error, now_s)
-            case Taken():
-                return []
+            case Taken(key):
+                return self.book.taken(key)
 
     def _worked(self, done: WorkDone, key: str, error: str, now_s: float) -> list[Effect]:
+        if key.startswith(WRITTEN):
+            return self.book.written(done)
         if not key.startswith("save/"):
             assert self.checkpoints is not None, key
             return self.checkpoints.done(done, now_s)
@@ -182,11 +193,15 @@ class Evaluator:
         schedule.published(message.version, final=message.final, is_busy=self._is_busy, now_s=now_s)
         if is_first and schedule.due is None:
             self._first_over = message.version
-        return []
+        return self.holding.inherit() if is_first else []
 
     @property
     def _is_busy(self) -> bool:
         return self.round is not None or self.holding.is_asking
+
+    @property
+    def _is_quiet(self) -> bool:
+        return not self._saving and self.book.is_quiet
 
     def _go_on(self, now_s: float) -> list[Effect]:
         if self._draining:
@@ -206,7 +221,15 @@ class Evaluator:
         for version, reason in skipped:
             why = self.holding.refusal if reason == UNHEALTHY else str(self.round or "")
             effects += self.results.skipped(version, reason, why, now_s)
-        return effects + self._say_first() + self._finish()
+        # The newest goes last: a next life takes it that everything before it is written.
+        return effects + self._note_due() + self._say_first() + self._finish()
+
+    def _note_due(self) -> list[Effect]:
+        """Whoever comes after us is to know what was due, whatever becomes of us."""
+        schedule, known = self.schedule, self.past.due
+        ours = {schedule.due, schedule.asked, self.round.version if self.round else None}
+        new = sorted(each for each in ours if each is not None and each not in known)
+        return [effect for each in new for effect in self.book.begin(Due(version=each))]
 
     def _try_again(self) -> list[Effect]:
         if self.results.debt.woken():
@@ -229,7 +252,7 @@ class Evaluator:
         return [Tell("rollout", EvaluationFinished(version=newest), "first")]
 
     def _finish(self) -> list[Effect]:
-        is_idle = not self._is_busy and self.schedule.due is None and not self._saving
+        is_idle = not self._is_busy and self.schedule.due is None and self._is_quiet
         is_idle = is_idle and not self.results.debt.is_waiting
         is_over = self.checkpoints.is_over if self.checkpoints else self.schedule.final
         if self._is_finished or not is_over or not is_idle:
@@ -301,6 +324,8 @@ class Evaluator:
         kind, trajectory_id, attempt = _parse(key)
         if kind in ("hold", "brake"):
             return self.holding.unanswered(kind, reason, now_s)
+        if kind == TOLD:
+            return self.book.untaken(key, now_s)
         if kind in ("first", "finished"):
             return [Wake(kind, now_s + AGAIN_S)]
         if self.round is None or not trajectory_id:
@@ -326,7 +351,7 @@ class Evaluator:
         return [*effects, self.holding.release()]
 
     def _reply_drained(self) -> list[Effect]:
-        if self._saving or self._is_drained or self._draining is None:
+        if not self._is_quiet or self._is_drained or self._draining is None:
             return []
         self._is_drained = True
         return [Reply(self._draining, Drained(actor=NAME))]

@@ -9,6 +9,7 @@ import shutil
 import signal
 import sys
 from asyncio.subprocess import PIPE, Process
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -17,7 +18,7 @@ import msgspec
 
 from milepost.actors.agent.processes import END_S, started
 from milepost.actors.evaluator.external_worker import CRASHED, Measured, Task
-from milepost.actors.evaluator.works import KeepCheckpoint, MeasureCheckpoint
+from milepost.actors.evaluator.works import KeepCheckpoint, MeasureCheckpoint, RemoveCheckpoint
 
 WORKER: Final = "milepost.actors.evaluator.external_worker"
 HUGGING_FACE: Final = "hf"
@@ -37,8 +38,21 @@ class Examiner:
     options: dict[str, Any]
     folder: Path
 
+    def sweep(self, due: Collection[int]) -> None:
+        """Remove what lives before this one kept, but for the versions that are still due."""
+        ours = {self._place(version) for version in due}
+        if self.folder.is_dir():
+            for found in self.folder.iterdir():
+                if found not in ours:
+                    shutil.rmtree(found)
+
+    def _place(self, version: int) -> Path:
+        return self.folder / f"version_{version:06d}"
+
     async def keep(self, work: KeepCheckpoint) -> str:
         """Links to the checkpoint's files: they stay when the trainer removes its own.
+
+        A folder is there whole or not at all, so one that a former life has kept will do.
 
         Returns:
             The folder.
@@ -49,10 +63,18 @@ class Examiner:
         return str(await asyncio.to_thread(self._keep, work))
 
     def _keep(self, work: KeepCheckpoint) -> Path:
-        kept = self.folder / f"version_{work.version:06d}"
-        shutil.rmtree(kept, ignore_errors=True)
-        shutil.copytree(Path(work.folder) / HUGGING_FACE, kept, copy_function=os.link)
+        kept = self._place(work.version)
+        if not kept.is_dir():
+            part = kept.with_suffix(".part")
+            shutil.rmtree(part, ignore_errors=True)
+            shutil.copytree(Path(work.folder) / HUGGING_FACE, part, copy_function=os.link)
+            part.rename(kept)
         return kept
+
+    async def remove(self, work: RemoveCheckpoint) -> None:
+        """The links go."""
+        kept = self._place(work.version)
+        await asyncio.to_thread(shutil.rmtree, kept, ignore_errors=True)
 
     async def measure(self, work: MeasureCheckpoint) -> Measured:
         """Run the class in a process of its own, which is gone afterwards, with all it started."""
@@ -73,8 +95,6 @@ class Examiner:
                 os.killpg(process.pid, signal.SIGKILL)
             await asyncio.wait({asking}, timeout=END_S)
         output, code = asking.result()[0] if asking.done() else b"", await process.wait()
-        if work.is_kept:
-            await asyncio.to_thread(shutil.rmtree, work.checkpoint, ignore_errors=True)
         if not done:
             return Measured(skipped="deadline", text=f"no score within {work.deadline_s} s")
         return self._read(output, process, code)

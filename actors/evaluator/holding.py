@@ -40,6 +40,14 @@ class Holding:
     refusal: str = ""
     _num_unanswered: int = 0
 
+    def inherit(self) -> list[Effect]:
+        """What a former life had held is taken over by our own question, or let go."""
+        if not self.settings.rounds_before:
+            return []
+        has_fleet, asks = self.settings.has_fleet, self.schedule.due is not None
+        unused = [each for each in {False, has_fleet} if not asks or each != has_fleet]
+        return [Tell("publisher", ReleaseVersion(holder=NAME, fleet=each)) for each in unused]
+
     def ask(self) -> Effect:
         """The version that is due is to stand still on the engines that measure it."""
         self.is_asking = True

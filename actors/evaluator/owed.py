@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from milepost.actors.effects import Effect, Wake
-from milepost.actors.evaluator.words import event, skip_words
+from milepost.actors.evaluator.words import event
 
 OWED: Final = "owed"
 """Key of the pause before another try."""
@@ -44,7 +44,7 @@ class Debt:
     def missed(
         self, version: int, reason: str, why: str, now_s: float, *, measured: bool, heals: bool
     ) -> list[Effect]:
-        """A try ended without a score.
+        """A try ended without a score. If no other one follows, that is the version's outcome.
 
         Args:
             version: the last one.
@@ -75,7 +75,7 @@ class Debt:
             f"version {version}, the last one, has no score: {self._first}; tried {times} "
             f"in {spent_s:.0f} s, and actors.evaluator.at_end asks for it"
         )
-        return [event("evaluation_failed", self.problem), *skip_words(version, reason, why)]
+        return [event("evaluation_failed", self.problem)]
 
     def woken(self) -> bool:
         """The pause is over; whether a try is still owed."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final
 
+from milepost.actors.evaluator.records import Past
 from milepost.actors.evaluator.settings import EvaluatorSettings
 
 OVERFLOW: Final = "overflow"
@@ -15,6 +16,9 @@ PASSED: Final = "passed"
 """A newer version was due, or served, before this one could be taken."""
 FAILED: Final = "failed"
 """It was measured, and no episode had an outcome."""
+INTERRUPTED: Final = "interrupted"
+"""The evaluator died while it was due, or was not there when it was published; engines serve a
+newer one by now."""
 TIMES_KEPT: Final = 64
 
 
@@ -31,6 +35,8 @@ class Schedule:
     """
 
     settings: EvaluatorSettings
+    past: Past
+    """What former lives left; read when the first version is heard of."""
     newest: int | None = None
     final: bool = False
     due: int | None = None
@@ -48,7 +54,7 @@ class Schedule:
             is_busy: another version is being measured, or about to be.
             now_s: now.
         """
-        previous = self.newest
+        previous, was_due = self.newest, self.past.newest
         if previous is not None and version <= previous and not self._is_end(version, final=final):
             return False
         if previous is None or version > previous:
@@ -57,6 +63,9 @@ class Schedule:
                 del self._times[next(iter(self._times))]
         self.newest, self.final = version, final
         is_last = final and self.settings.at_end
+        if previous is None:
+            self._look_back(version)
+            previous, is_last = was_due, is_last and not self.past.is_whole(version)
         if is_last or self._is_regular(version, previous):
             self._demand(version, is_busy=is_busy, is_forced=is_last)
         return True
@@ -65,12 +74,32 @@ class Schedule:
         return final and not self.final and version == self.newest
 
     def _is_regular(self, version: int, previous: int | None) -> bool:
-        settings = self.settings
-        if previous is None:
-            # A resumed run was evaluated before its first step already.
-            return settings.at_start and version == settings.resumed_version == 0
-        every = settings.every_versions
-        return bool(every) and version // every > previous // every
+        """Whether it is the first of its turn that this evaluator, in any life, has heard of."""
+        if previous is None and version == 0:
+            return self.settings.at_start
+        every = self.settings.every_versions
+        return bool(every) and version // every > (previous or 0) // every
+
+    def _look_back(self, version: int) -> None:
+        """What was due in former lives: what is served again is due again, the rest is named."""
+        left = set(self.past.due)
+        if version in left:
+            left.remove(version)
+            self._wait(version)
+        self.skipped += [(each, INTERRUPTED) for each in sorted(left | self._unheard(version))]
+
+    def _unheard(self, version: int) -> set[int]:
+        """Versions that were due, and published while nobody was there to hear of them."""
+        last, step = self.past.newest, self.settings.publish_every
+        first = 0 if last is None else last + 1
+        published = {*range(-(-first // step) * step, version, step), self.settings.resumed_version}
+        found: set[int] = set()
+        for each in sorted(published):
+            if first <= each < version:
+                if self._is_regular(each, last):
+                    found.add(each)
+                last = each
+        return found
 
     def _demand(self, version: int, *, is_busy: bool, is_forced: bool) -> None:
         can_overflow = self.settings.has_fleet

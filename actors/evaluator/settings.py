@@ -40,15 +40,23 @@ class EvaluatorSettings:
     """The user's class measures checkpoints instead; no episodes."""
     starting_checkpoint: str = ""
     """What version 0 is."""
+    resumed_checkpoint: str = ""
+    """The one that the run went on from; empty where the trainer saves and offers it again."""
+    publish_every: int = 1
+    """Versions that are published are multiples of it, but for the last and a resumed one."""
     rounds_before: int = 0
     """Rounds are numbered after this one: a restarted evaluator never uses a name again, under
     which sessions still hold the conversations and answers of the dead one."""
 
     @classmethod
     def of(
-        cls, topology: Topology, resume_step: int | None, incarnation: int = 0
+        cls,
+        topology: Topology,
+        resume_step: int | None,
+        incarnation: int = 0,
+        resumed_checkpoint: str = "",
     ) -> EvaluatorSettings:
-        """The settings of this topology.
+        """The settings of this topology, in a run that goes on from this checkpoint, if from any.
 
         Raises:
             ValueError: neither sampled, greedy nor external evaluation is on.
@@ -57,6 +65,7 @@ class EvaluatorSettings:
         evaluator = actors.evaluator
         assert evaluator is not None, "the topology has no evaluator"
         modes: dict[str, SamplingParams] = {}
+        is_last = (resume_step or 0) >= topology.run.steps
         if evaluator.sampled:
             modes["sampled"] = SamplingParams(
                 temperature=topology.sampling.temperature,
@@ -90,6 +99,8 @@ class EvaluatorSettings:
             overflow=evaluator.overflow,
             external=evaluator.external,
             starting_checkpoint=topology.model.path if topology.model else "",
+            resumed_checkpoint="" if is_last else resumed_checkpoint,
+            publish_every=actors.trainer.publish_every_steps if actors.trainer else 1,
             rounds_before=incarnation * ROUNDS_OF_ONE_LIFE,
         )
 

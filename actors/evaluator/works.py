@@ -5,7 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from milepost.actors.effects import Work
+from milepost.actors.evaluator.records import Record
 from milepost.messages.evaluator import Transcript
+
+
+@dataclass(frozen=True, slots=True)
+class WriteRecord(Work):
+    """Append to the journal; the end of it survives a power cut."""
+
+    record: Record
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +25,7 @@ class SaveTranscripts(Work):
 
 @dataclass(frozen=True, slots=True)
 class KeepCheckpoint(Work):
-    """Keep a checkpoint's Hugging Face folder in place; the result is where it is kept."""
+    """Keep a checkpoint's Hugging Face folder in place, unless it is; the result is where."""
 
     version: int
     folder: str
@@ -31,5 +39,10 @@ class MeasureCheckpoint(Work):
     version: int
     checkpoint: str
     deadline_s: float
-    is_kept: bool
-    """The folder is ours, and goes afterwards."""
+
+
+@dataclass(frozen=True, slots=True)
+class RemoveCheckpoint(Work):
+    """What was kept of a checkpoint has served."""
+
+    version: int

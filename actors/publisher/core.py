@@ -163,7 +163,8 @@ class Publisher:
         return self.epochs.version_ready(message, now_s)
 
     def _peer_restarted(self, actor: str, now_s: float) -> list[Effect]:
-        self.holds.release(actor)
+        # A hold stays: the next life of its holder takes it over, or lets it go. The news may come
+        # after that life has asked already.
         if actor in self.epochs.lanes:
             return self.failures.engine_died(actor, now_s)
         effects: list[Effect] = []

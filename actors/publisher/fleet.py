@@ -139,10 +139,6 @@ class FleetPublisher:
                 self.evaluation.holds.release(message.holder)
                 self._wanted = _Wanted(message, request)
                 return True
-            case Received(_, PeerRestarted(actor=actor)):
-                if self._wanted is not None and self._wanted.message.holder == actor:
-                    self._wanted = None
-                self.evaluation.holds.release(actor)
         return False
 
     def _go_on(self, now_s: float) -> list[Effect]:

@@ -12,7 +12,7 @@ import pytest
 
 from milepost.actors.evaluator.examiner import Examiner
 from milepost.actors.evaluator.external_worker import Measured
-from milepost.actors.evaluator.works import KeepCheckpoint, MeasureCheckpoint
+from milepost.actors.evaluator.works import KeepCheckpoint, MeasureCheckpoint, RemoveCheckpoint
 
 pytestmark = pytest.mark.timeout(120)
 DEADLINE_S = 60.0
@@ -23,7 +23,7 @@ def examiner(folder: Path, name: str, **options: Any) -> Examiner:
 
 
 async def measure(made: Examiner, checkpoint: Path, deadline_s: float = DEADLINE_S) -> Measured:
-    work = MeasureCheckpoint("measure/3", 3, str(checkpoint), deadline_s, is_kept=False)
+    work = MeasureCheckpoint("measure/3", 3, str(checkpoint), deadline_s)
     return await made.measure(work)
 
 
@@ -57,9 +57,10 @@ async def test_a_checkpoint_is_measured_as_it_was_when_the_trainer_has_removed_i
     made = examiner(tmp_path, "Counts")
     kept = await made.keep(KeepCheckpoint("keep/3", 3, str(saved)))
     shutil.rmtree(saved)
-    work = MeasureCheckpoint("measure/3", 3, kept, DEADLINE_S, is_kept=True)
+    work = MeasureCheckpoint("measure/3", 3, kept, DEADLINE_S)
     found = await made.measure(work)
     assert found == Measured(metrics={"files": 2.0, "bytes": 1002.0})
+    await made.remove(RemoveCheckpoint("remove/3", 3))
     assert list(made.folder.iterdir()) == [], "the disk is not ours to fill"
 
 

@@ -5,6 +5,7 @@ What counts is whose score is whose: an exam says which version's files it has l
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
 
@@ -22,10 +23,17 @@ from milepost.actors.effects import (
     WorkDone,
 )
 from milepost.actors.evaluator.external_worker import Measured
-from milepost.actors.evaluator.works import KeepCheckpoint, MeasureCheckpoint
+from milepost.actors.evaluator.records import Past, Record, WentOn
+from milepost.actors.evaluator.works import (
+    KeepCheckpoint,
+    MeasureCheckpoint,
+    RemoveCheckpoint,
+    WriteRecord,
+)
 from milepost.configs.topology import Topology
 from milepost.messages.evaluator import CheckpointOffered
 from milepost.messages.supervisor import PeerRestarted
+from milepost.messages.trainer import VersionPublished
 
 OFFER = "offer"
 LATER = "exam/"
@@ -78,7 +86,7 @@ class Offers:
 
 @dataclass(slots=True)
 class Exams:
-    """Files of checkpoints, and the hands that keep and measure them."""
+    """Files of checkpoints, the hands that keep and measure them, and the evaluator's journal."""
 
     random: Random
     failures: float = 0.0
@@ -86,30 +94,50 @@ class Exams:
     folder: str = ""
     """Of the newest checkpoint: an older one's place is taken."""
     kept: dict[int, str] = field(default_factory=dict)
+    records: list[Record] = field(default_factory=list)
+    left: list[int] = field(default_factory=list)
+    """Versions that some life began and did not end."""
+
+    def recover(self, resume_version: int | None, incarnation: int) -> Past:
+        """What the journal tells a life that begins; what nobody is due any more goes."""
+        if incarnation == 0:
+            self.records.append(WentOn(version=resume_version or 0))
+        past = Past.of(self.records)
+        self.left += past.due
+        self.kept = {version: of for version, of in self.kept.items() if version in past.due}
+        return past
 
     def perform(self, work: Work) -> object:
         """As the evaluator's hands would."""
         match work:
+            case WriteRecord(record=record):
+                self.records.append(record)
+                return None
             case KeepCheckpoint(version=version, folder=folder):
-                if folder != self.folder:
+                if version not in self.kept and folder != self.folder:
                     raise OSError(f"checkpoint {folder} is gone, {self.folder} is in its place")
-                self.kept[version] = folder
+                self.kept.setdefault(version, folder)
                 return f"kept {version}"
             case MeasureCheckpoint(version=version, checkpoint=checkpoint):
                 if self.random.random() < self.failures:
                     return Measured(skipped="crashed", text="no memory")
-                of = self.kept.pop(version) if checkpoint else "0"
-                return Measured(metrics={"version": float(of)})
+                of = self.kept[version] if checkpoint else "0"
+                return Measured(metrics={"version": float(of), "luck": self.random.random()})
+            case RemoveCheckpoint(version=version):
+                self.kept.pop(version, None)
+                return None
             case _:
                 return None
 
 
 @dataclass(slots=True)
 class Slow:
-    """The evaluator, whose exams take a while."""
+    """The evaluator, whose exams take a while; and what it has heard of."""
 
     core: Core
     random: Random
+    heard: Callable[[int], None]
+    """Called with every version that the publisher tells it of."""
     _ended: dict[str, WorkDone] = field(default_factory=dict)
 
     def start(self, now_s: float) -> list[Effect]:
@@ -122,6 +150,9 @@ class Slow:
                 return [Wake(LATER + key, now_s + 8.0 * self.random.random())]
             case Woken(key) if key in self._ended:
                 return self.core.handle(self._ended.pop(key), now_s)
+            case Received(_, VersionPublished(version=version)):
+                self.heard(version)
+                return self.core.handle(event, now_s)
             case _:
                 return self.core.handle(event, now_s)
 

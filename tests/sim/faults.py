@@ -10,8 +10,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from random import Random
 
-from sim.exams import has_exams
-
 from milepost.configs.topology import Topology
 from milepost.messages.bus.outbound import REFUSED_S
 
@@ -61,13 +59,13 @@ NO_FAULTS = Faults()
 
 
 def mortal_kinds(faults: Faults, topology: Topology) -> tuple[str, ...]:
-    """Kinds of actors that may die in this run; one that measures checkpoints may always.
+    """Kinds of actors that may die in this run; the evaluator may always.
 
     A buffer without a journal is never started again within a run: its settings refuse.
     """
     buffer = topology.actors.buffer
     assert buffer is not None
-    kinds = faults.mortal + ("evaluator",) * has_exams(topology)
+    kinds = faults.mortal + ("evaluator",) * (topology.actors.evaluator is not None)
     return kinds if buffer.journal else tuple(kind for kind in kinds if kind != "buffer")
 
 

@@ -23,7 +23,7 @@ from sim.standins import SEEN
 
 from milepost.actors.buffer.marks import Handed
 from milepost.actors.buffer.work import WriteMarks
-from milepost.actors.effects import Ask, Effect, Reply, Tell
+from milepost.actors.effects import Ask, Effect, Reply, Request, Tell
 from milepost.actors.publisher.core import Publisher
 from milepost.actors.publisher.fleet import FleetPublisher
 from milepost.actors.publisher.lanes import Phase
@@ -31,7 +31,7 @@ from milepost.actors.rollout.ledger import Ledger, place_of
 from milepost.configs.topology import Topology
 from milepost.messages.buffer import Batch
 from milepost.messages.engine import ActivateEpoch
-from milepost.messages.publisher import ReleaseVersion, VersionHeld
+from milepost.messages.publisher import HoldVersion, ReleaseVersion, VersionHeld
 from milepost.messages.rollout import GroupDropped
 from milepost.messages.supervisor import EventReported
 from milepost.messages.trainer import VersionPublished
@@ -40,8 +40,8 @@ if TYPE_CHECKING:
     from sim.world import Disk
 
 LOOKED_AT = {
-    VersionPublished, ActivateEpoch, VersionHeld, ReleaseVersion, EventReported, WriteMarks, Batch,
-    GroupDropped,
+    VersionPublished, ActivateEpoch, HoldVersion, VersionHeld, ReleaseVersion, EventReported,
+    WriteMarks, Batch, GroupDropped,
 }  # fmt: skip
 """What `Watch.effect` has a case for: most effects are none of these."""
 
@@ -65,10 +65,11 @@ class Watch:
         self._pinned: int | None = None
         self.skipped: dict[int, str] = {}
         """Versions that were due and got no score, with the reason."""
-        self._scored: set[int] = set()
-        """By this life of the evaluator."""
-        self._saved: list[int] | None = []
-        """Checkpoints; None when the evaluator has died, and with it what it was measuring."""
+        self._resumed = {0}
+        self._saved: list[int] = []
+        """Checkpoints, of the timeline that counts."""
+        self._announced: list[int] = []
+        """Published versions that the evaluator has heard of, likewise."""
 
     def begin(self, network: Network, resume_version: int | None) -> None:
         """The run starts, or goes on from a checkpoint: what came after that is void."""
@@ -77,20 +78,21 @@ class Watch:
         self.trained = {at: groups for at, groups in self.trained.items() if at < version}
         self._parts = {}
         self._holding = self._pinned = None
-        self._scored.clear()
-        self._saved = [] if resume_version is None else None
+        self._resumed.add(version)
+        self._saved = [each for each in self._saved if each <= version]
+        self._announced = [each for each in self._announced if each <= version]
+        self.evaluations = [each for each in self.evaluations if each["version"] <= version]
+        self.skipped = {at: why for at, why in self.skipped.items() if at <= version}
         self.published.clear()
-
-    def died(self, name: str) -> None:
-        """One actor is gone."""
-        if name == "evaluator":
-            self._scored.clear()
-            self._saved = None
 
     def saved(self, version: int) -> None:
         """A checkpoint exists."""
-        if self._saved is not None:
-            self._saved.append(version)
+        self._saved.append(version)
+
+    def heard(self, version: int) -> None:
+        """The evaluator was told of a version."""
+        if version not in self._announced:
+            self._announced.append(version)
 
     # ---- as it happens -------------------------------------------------------------------
 
@@ -109,11 +111,13 @@ class Watch:
                 assert self._holding in (None, message.version), (
                     f"version {message.version} is activated while {self._holding} is held"
                 )
+            case Reply(request, VersionHeld()) if not self._is_waited_for(request):
+                pass
             case Reply(_, VersionHeld(fleet=True) as message):
                 self._check_fleet(message.version)
                 self._pinned = message.version
-            case Tell(_, ReleaseVersion(fleet=True)):
-                self._pinned = None
+            case Tell(_, ReleaseVersion(fleet=True)) | Ask(_, HoldVersion(fleet=True)):
+                self._pinned = None  # asked for by a next life, what the last one held is let go
             case Reply(_, VersionHeld() as message):
                 self._check_engines(message.version, "held")
                 self._holding = message.version
@@ -126,9 +130,7 @@ class Watch:
                     self._check_score(message.values)
                     self.evaluations.append(message.values)
                 elif message.kind == "evaluation_skipped":
-                    reason = message.values["reason"]
-                    assert reason != "checkpoint_missing", f"its files were taken away: {message}"
-                    self.skipped[message.values["version"]] = reason
+                    self._check_skip(message.values["version"], message.values["reason"])
             case WriteMarks(_, (Handed() as mark,)):
                 self._check_paced(mark.version)
             case Reply(_, Batch() as message):
@@ -138,14 +140,46 @@ class Watch:
             case _:
                 pass
 
+    def _is_waited_for(self, request: Request) -> bool:
+        """Whether whoever asked lives, and has not given up."""
+        assert self._network is not None
+        return request.message_id in self._network.actors[request.source].asks
+
+    def _check_skip(self, version: int, reason: str) -> None:
+        """No score: not for want of files that the trainer was to keep, nor beside a score."""
+        # A checkpoint that the run died with was never offered: the trainer may go on without it.
+        assert reason != "checkpoint_missing" or version in self._resumed, (
+            f"its files were taken away: {version}"
+        )
+        known = self.skipped.setdefault(version, reason)
+        if self._is_external:
+            scored = version in {each["version"] for each in self.evaluations}
+            assert not scored, f"version {version} is skipped ({reason}), and has a score"
+            assert reason == known or version == self._last, (
+                f"version {version} is skipped for two reasons: {known}, {reason}"
+            )
+
     def _check_score(self, score: dict[str, Any]) -> None:
         """Of a class of the user's: it looked at the files of this very version, and once."""
         if not score["external"]:
             return
-        looked_at = score["external"]["version"]
-        assert looked_at == score["version"], f"a score of {looked_at} is told of {score}"
-        assert score["version"] not in self._scored, f"scored twice: {score}"
-        self._scored.add(score["version"])
+        version, looked_at = score["version"], score["external"]["version"]
+        assert looked_at == version, f"a score of {looked_at} is told of {score}"
+        others = [each for each in self.evaluations if each["version"] == version]
+        assert all(each == score for each in others), f"scored twice: {others} {score}"
+        assert version not in self.skipped or version == self._last, (
+            f"version {version} has a score, and is skipped ({self.skipped[version]})"
+        )
+
+    @property
+    def _is_external(self) -> bool:
+        evaluator = self.topology.actors.evaluator
+        return evaluator is not None and bool(evaluator.external)
+
+    @property
+    def _last(self) -> int:
+        """Its score is tried for again and again."""
+        return self.topology.run.steps
 
     def _check_published(self, message: VersionPublished) -> None:
         if self.published and self.published[-1] == message.version:
@@ -293,17 +327,18 @@ class Watch:
                 score = evaluation.get(mode)
                 assert score is None or score["num_mixed"] == 0, evaluation
         evaluator = self.topology.actors.evaluator
-        if evaluator is not None and evaluator.external and self._saved is not None:
-            self._check_due(self._saved, evaluator.every_versions)
+        if evaluator is not None:
+            known = self._saved if evaluator.external else self._announced
+            self._check_due(known, evaluator.every_versions)
         if evaluator is not None and evaluator.at_end:
             self._check_end(problems.get("evaluator", ""))
 
-    def _check_due(self, saved: list[int], every: int) -> None:
-        """Every checkpoint that was due, and the starting one, has a score or a reason."""
-        pairs = pairwise([0, *saved])
+    def _check_due(self, known: list[int], every: int) -> None:
+        """Every version that was due, and the starting one, has a score or a reason."""
+        pairs = pairwise([0, *known])
         due = {0, *(now for before, now in pairs if every and now // every > before // every)}
         lost = due - {each["version"] for each in self.evaluations} - self.skipped.keys()
-        assert not lost, f"checkpoints {sorted(lost)} were due, and nobody knows of them"
+        assert not lost, f"versions {sorted(lost)} were due, and nobody knows of them"
 
     def _check_end(self, problem: str) -> None:
         """The last version has its score, or the run says by name that it has none."""

@@ -27,6 +27,7 @@ from milepost.actors.buffer.settings import BufferSettings
 from milepost.actors.buffer.work import KeepGroup, WriteMarks
 from milepost.actors.effects import Core, Work
 from milepost.actors.evaluator.core import Evaluator
+from milepost.actors.evaluator.records import Past
 from milepost.actors.evaluator.settings import EvaluatorSettings
 from milepost.actors.guests.run import evaluates
 from milepost.actors.publisher.core import Publisher
@@ -100,7 +101,7 @@ class Variant:
     buffer: Callable[[BufferSettings, Fates, Sequence[StoredGroup]], Core] = Buffer.of
     publisher: Callable[[PublisherSettings], Core] = Publisher.of
     fleet: Callable[[Publisher, PublisherSettings], Core] = FleetPublisher
-    evaluator: Callable[[EvaluatorSettings, Sequence[Prompt]], Core] = Evaluator
+    evaluator: Callable[[EvaluatorSettings, Sequence[Prompt], Past], Core] = Evaluator
     liar: str = ""
     """Engine that confirms what it does not serve."""
     stale: str = ""
@@ -189,10 +190,11 @@ class World:
             network.add(name, partial(self._trainer, rank), is_stubborn=True)
 
     def _evaluator(self, resume_version: int | None, incarnation: int) -> Core:
-        settings = EvaluatorSettings.of(self.topology, resume_version, incarnation)
-        evaluator = self.variant.evaluator(settings, PROMPTS[:3])
-        random = self._random("exam", incarnation)
-        return Slow(evaluator, random) if settings.external else evaluator
+        saved = str(resume_version) if resume_version else ""
+        settings = EvaluatorSettings.of(self.topology, resume_version, incarnation, saved)
+        past = self.exams.recover(resume_version, incarnation)
+        evaluator = self.variant.evaluator(settings, PROMPTS[:3], past)
+        return Slow(evaluator, self._random("exam", incarnation), self.watch.heard)
 
     def _session(self, name: str, incarnation: int) -> Session:
         del incarnation
@@ -389,7 +391,6 @@ class World:
     def kill(self, name: str) -> None:
         """One process is killed, and started again a while later."""
         network = self.network
-        self.watch.died(name)
         network.kill(name, keep_sent=self.chooser.pick)
         news = PeerRestarted(actor=name, incarnation=network.actors[name].incarnation)
         for other in network.actors:

@@ -33,9 +33,7 @@ def make_core(spec: ActorSpec) -> Core:
 
             return publisher(spec)
         case "evaluator":
-            from milepost.actors.evaluator.run import make_core as evaluator
-
-            return evaluator(spec)[0]
+            return _evaluator(spec)
         case "session":
             return _session(spec)
         case "buffer":
@@ -60,6 +58,14 @@ def _session(spec: ActorSpec) -> Core:
             "record a run without [actors.session.http]"
         )
     return make_core(spec, load_renderer(model, config))[1]
+
+
+def _evaluator(spec: ActorSpec) -> Core:
+    from milepost.actors.evaluator.records import Past
+    from milepost.actors.evaluator.run import make_core
+
+    _refuse_recovered(spec)
+    return make_core(spec, Past(began=0))[0]
 
 
 def _buffer(spec: ActorSpec) -> Core:

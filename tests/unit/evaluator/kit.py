@@ -15,14 +15,16 @@ from milepost.actors.effects import (
     Received,
     Reply,
     Request,
+    Taken,
     Tell,
     Wake,
     Woken,
     WorkDone,
 )
 from milepost.actors.evaluator.core import Evaluator
+from milepost.actors.evaluator.records import Past, Record, WentOn
 from milepost.actors.evaluator.settings import EvaluatorSettings
-from milepost.actors.evaluator.works import SaveTranscripts
+from milepost.actors.evaluator.works import SaveTranscripts, WriteRecord
 from milepost.messages.agent import RunEpisode
 from milepost.messages.buffer import TrajectoryFinished
 from milepost.messages.publisher import HoldVersion, VersionHeld
@@ -83,9 +85,12 @@ class Play:
     answers_holds: bool = True
     oldest_versions: set[int | None] = field(default_factory=set)
     """That sessions were opened with."""
+    journal: list[Record] = field(default_factory=list)
+    """Of this life and those before."""
 
     def __post_init__(self) -> None:
-        self.core = Evaluator(self.given, PROMPTS)
+        self.journal = self.journal or [WentOn(version=self.given.resumed_version)]
+        self.core = Evaluator(self.given, PROMPTS, Past.of(self.journal))
         self.carry_out(self.core.start(0.0))
 
     def hear(self, message: Message, source: str = "supervisor") -> None:
@@ -104,14 +109,19 @@ class Play:
             match effect:
                 case Tell(_, RunEpisode() as message):
                     self.running[message.trajectory_id] = message
-                case Tell(_, message):
+                case Tell(_, message, key):
                     self.said.append(message)
+                    if effect.confirm:
+                        self.feed(Taken(key))
                 case Ask():
                     self.asked[effect.key] = effect
                 case Wake(key, at_s):
                     self.wakes[key] = at_s
                 case Reply(_, message):
                     self.replies.append(message)
+                case WriteRecord():
+                    self.journal.append(effect.record)
+                    self.feed(WorkDone(effect.key, None))
                 case SaveTranscripts():
                     self.saved.append(effect)
                     self.feed(WorkDone(effect.key, None))

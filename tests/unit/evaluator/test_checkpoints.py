@@ -8,10 +8,27 @@ from typing import Any
 import pytest
 from unit.evaluator.kit import settings
 
-from milepost.actors.effects import Effect, Received, Reply, Request, Tell, Wake, Woken, WorkDone
+from milepost.actors.effects import (
+    Effect,
+    Event,
+    Received,
+    Reply,
+    Request,
+    Taken,
+    Tell,
+    Wake,
+    Woken,
+    WorkDone,
+)
 from milepost.actors.evaluator.core import Evaluator
 from milepost.actors.evaluator.external_worker import Measured, Task, measure
-from milepost.actors.evaluator.works import KeepCheckpoint, MeasureCheckpoint
+from milepost.actors.evaluator.records import Past, Record, WentOn
+from milepost.actors.evaluator.works import (
+    KeepCheckpoint,
+    MeasureCheckpoint,
+    RemoveCheckpoint,
+    WriteRecord,
+)
 from milepost.messages.evaluator import CheckpointOffered, CheckpointTaken
 from milepost.messages.shared import Message
 from milepost.messages.supervisor import EventReported, StepRecorded, WorkFinished
@@ -27,17 +44,39 @@ class Play:
     said: list[Message] = field(default_factory=list)
     taken: list[int] = field(default_factory=list)
     wakes: dict[str, float] = field(default_factory=dict)
+    removed: list[int] = field(default_factory=list)
+    journal: list[Record] = field(default_factory=list)
+    """Of this life and those before."""
+    is_cut_off: bool = False
+    """Nothing that it says arrives any more."""
 
     def __post_init__(self) -> None:
         given = {"external": "user:Own", "starting_checkpoint": "/model", "at_start": False}
-        self.core = Evaluator(settings(**(given | self.fields)), ())
+        made = settings(**(given | self.fields))
+        self.journal = self.journal or [WentOn(version=made.resumed_version)]
+        self.core = Evaluator(made, (), Past.of(self.journal))
         self.carry_out(self.core.start(0.0))
+
+    def feed(self, event: Event) -> None:
+        effects = self.core.handle(event, self.now_s)
+        self.core.validate()
+        self.carry_out(effects)
 
     def carry_out(self, effects: list[Effect]) -> None:
         for effect in effects:
             match effect:
-                case Tell(_, message):
+                case Tell() if self.is_cut_off:
+                    pass
+                case Tell(_, message, key):
                     self.said.append(message)
+                    if effect.confirm:
+                        self.feed(Taken(key))
+                case WriteRecord():
+                    self.journal.append(effect.record)
+                    self.feed(WorkDone(effect.key, None))
+                case RemoveCheckpoint():
+                    self.removed.append(effect.version)
+                    self.feed(WorkDone(effect.key, None))
                 case Reply(_, CheckpointTaken(step=step)):
                     self.taken.append(step)
                 case KeepCheckpoint() | MeasureCheckpoint():
@@ -50,23 +89,23 @@ class Play:
     def offer(self, step: int, *, final: bool = False) -> None:
         message = CheckpointOffered(step=step, folder=f"/run/{step}", final=final)
         request = Request("trainer-0", step)
-        self.carry_out(self.core.handle(Received("trainer-0", message, request), self.now_s))
+        self.feed(Received("trainer-0", message, request))
 
     def keep(self, error: str = "") -> None:
         work = self.works.pop(0)
         assert isinstance(work, KeepCheckpoint)
         result = None if error else f"/kept/{work.version}"
-        self.carry_out(self.core.handle(WorkDone(work.key, result, error), self.now_s))
+        self.feed(WorkDone(work.key, result, error))
 
     def measured(self, result: Measured | None = None) -> None:
         work = self.works.pop(0)
         assert isinstance(work, MeasureCheckpoint)
         result = result or Measured(metrics={"exam": 0.5})
-        self.carry_out(self.core.handle(WorkDone(work.key, result), self.now_s))
+        self.feed(WorkDone(work.key, result))
 
     def wake(self, key: str) -> None:
         self.now_s = self.wakes.pop(key)
-        self.carry_out(self.core.handle(Woken(key), self.now_s))
+        self.feed(Woken(key))
 
     def metrics(self) -> dict[int, dict[str, float]]:
         return {one.step: one.metrics for one in self.said if isinstance(one, StepRecorded)}
@@ -96,8 +135,9 @@ def test_a_checkpoint_that_is_due_is_kept_before_training_goes_on_and_measured_b
 def test_the_starting_checkpoint_is_version_0_and_is_not_ours_to_remove() -> None:
     play = Play({"at_start": True})
     (work,) = play.works
-    assert (work.checkpoint, work.version, work.is_kept) == ("/model", 0, False)
+    assert (work.checkpoint, work.version) == ("/model", 0)
     play.measured()
+    assert play.removed == []
     assert play.metrics()[0]["eval/external/exam"] == 0.5
 
 

@@ -10,9 +10,10 @@ from msgspec.structs import replace
 from sim.rows import trajectory
 from sim.topologies import topology
 
-from milepost.actors.effects import Answered, Ask, Effect, Event, Received, Tell
+from milepost.actors.effects import Answered, Ask, Effect, Event, Received, Tell, WorkDone
 from milepost.actors.evaluator.core import Evaluator
 from milepost.actors.evaluator.settings import EvaluatorSettings
+from milepost.actors.evaluator.works import WriteRecord
 from milepost.messages.agent import RunEpisode
 from milepost.messages.buffer import TrajectoryFinished
 from milepost.messages.evaluator import Evaluation
@@ -43,8 +44,13 @@ class Play:
         self.feed(Answered("hold", "publisher", VersionHeld(version=0)))
 
     def feed(self, event: Event) -> None:
-        self.effects += self.core.handle(event, 0.0)
+        effects = self.core.handle(event, 0.0)
         self.core.validate()
+        for effect in effects:
+            if isinstance(effect, WriteRecord):
+                self.feed(WorkDone(effect.key, None))
+            else:
+                self.effects.append(effect)
 
     def take_all(self, kind: type[Message]) -> list[Any]:
         """Questions and words of one kind that were not looked at yet."""
