@@ -40,3 +40,20 @@ class Dies(ExternalEvaluation):
     def evaluate(self, checkpoint: Path, version: int) -> Mapping[str, float]:
         os.kill(os.getpid(), signal.SIGKILL)
         raise AssertionError(checkpoint, version)
+
+
+class Stalls(Counts):
+    """The first exam of version 1 says that it has begun, and never ends; every other is quick."""
+
+    def __init__(self, begun: str) -> None:
+        self.begun = Path(begun)
+        """A named pipe."""
+
+    def evaluate(self, checkpoint: Path, version: int) -> Mapping[str, float]:
+        if version == 1 and self.begun.exists():
+            with self.begun.open("w") as pipe:
+                self.begun.unlink()
+                pipe.write("begun")
+            while True:
+                signal.pause()
+        return super().evaluate(checkpoint, version)

@@ -7,9 +7,10 @@ checkpoint. The swarm has such deaths, too, among everything else.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Sequence
 from functools import partial
 from random import Random
-from typing import Any
+from typing import Any, TypeAlias
 
 import pytest
 from sim import naive_exams
@@ -18,15 +19,20 @@ from sim.faults import Faults
 from sim.topologies import topology
 from sim.world import Variant, World
 
+from milepost.actors.effects import Core
+from milepost.actors.evaluator.records import Past
 from milepost.actors.evaluator.schedule import INTERRUPTED
+from milepost.actors.evaluator.settings import EvaluatorSettings
+from milepost.messages.shared import Prompt
 
 SEEDS = range(60)
+MakeEvaluator: TypeAlias = Callable[[EvaluatorSettings, Sequence[Prompt], Past], Core]
 WAYS: dict[str, dict[str, Any]] = {
     "the rollout's engines": {},
     "engines of its own": {"fleet": 1},
     "a class of the user's": {"external": "sim:Exam"},
 }
-NAIVE = {
+NAIVE: dict[str, tuple[MakeEvaluator, str]] = {
     "knows nothing of what was begun": (
         partial(naive_exams.remembering, naive_exams.forgets_what_was_begun),
         "nobody knows of them",

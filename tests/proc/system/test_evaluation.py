@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import select
 from pathlib import Path
 from typing import Any
 
 import pytest
 from proc.system.conftest import Launch
-from proc.system.harness import Start, SystemRun, check_balance, check_metrics
+from proc.system.harness import RUN_S, Start, SystemRun, check_balance, check_metrics
 
 pytestmark = pytest.mark.timeout(400)
 STEPS = 3
@@ -65,3 +67,35 @@ def test_a_class_of_the_users_measures_every_checkpoint_while_the_trainer_remove
     assert min(sizes) > 10_000
     assert list((run.folder / "evaluation").iterdir()) == []
     assert run.events("evaluation_skipped") == []
+
+
+def test_a_checkpoint_whose_evaluator_was_killed_gets_its_score_from_the_next_one(
+    tmp_path: Path, checkpoint: Path, launch: Launch
+) -> None:
+    """It is not the last one, so nobody offers it again, and its own files are gone by then."""
+    begun = tmp_path / "begun"
+    os.mkfifo(begun)
+    words = (
+        *EVERY,
+        *("--set", "actors.evaluator.external=proc.evaluations:Stalls"),
+        *("--set", f'actors.evaluator.external_options={{begun = "{begun}"}}'),
+        *("--set", "actors.evaluator.restart.policy=permanent"),
+        *("--set", "run.checkpoints_keep=1"),
+    )
+    pipe = os.open(begun, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        run = launch(Start(tmp_path, checkpoint, steps=STEPS, words=words))
+        run.until(f"step 2/{STEPS}")
+        assert select.select([pipe], [], [], RUN_S)[0], "version 1 is not measured"
+    finally:
+        os.close(pipe)
+    assert (run.folder / "evaluation" / "version_000001").is_dir()
+    run.kill("evaluator")
+    assert run.end() == 0, run.text
+    assert run.summary["restarts"] == {"evaluator": 1}
+    told = [event["values"] for event in run.events("evaluation")]
+    assert [score["version"] for score in told] == list(range(STEPS + 1)), "each of them once"
+    assert run.summary["scores"]["all"] == told
+    assert told[1]["external"]["bytes"] > 10_000
+    assert run.events("evaluation_skipped") == []
+    assert list((run.folder / "evaluation").iterdir()) == []
