@@ -121,13 +121,16 @@ def _scores(
 
 
 def before_and_after(evaluations: list[dict[str, Any]]) -> dict[str, Any]:
-    """`before` (of version 0) and `after` training, each None without one; `all`."""
-    untrained = [each for each in evaluations if each["version"] == 0]
-    trained = [each for each in evaluations if each["version"] > 0]
+    """`before` (of version 0) and `after` training, each None without one; `all`.
+
+    What an evaluator says again, since it may not have been heard, counts once: the last word.
+    """
+    known = {each["version"]: each for each in evaluations}
+    trained = [version for version in known if version > 0]
     return {
-        "before": untrained[-1] if untrained else None,
-        "after": trained[-1] if trained else None,
-        "all": evaluations,
+        "before": known.get(0),
+        "after": known[max(trained)] if trained else None,
+        "all": list(known.values()),
     }
 
 

@@ -213,6 +213,9 @@ def test_actors_whose_first_state_is_not_recorded_are_refused(tmp_path: Path) ->
     resumed = _hashed(spec(tmp_path), resume_step=3)
     with pytest.raises(ReplayRefused, match="only the first life of a fresh run"):
         make_core(resumed)
+    again = replace(spec(tmp_path, "evaluator"), incarnation=1)
+    with pytest.raises(ReplayRefused, match="this life of evaluator began with what it read"):
+        make_core(again)
 
 
 def _hashed(given: ActorSpec, **changed: Any) -> ActorSpec:

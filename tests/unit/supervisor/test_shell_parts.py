@@ -179,6 +179,17 @@ def test_the_first_evaluation_is_before_and_the_last_is_after() -> None:
     assert len(summary["all"]) == 3
 
 
+def test_a_score_that_is_told_again_counts_once_and_a_late_one_is_not_the_last() -> None:
+    """An evaluator that starts again cannot know what was heard of its last words."""
+    scores = Scores()
+    for version in (3, 0, 2, 2):
+        values = {"version": version}
+        scores.note(EventReported(source="e", kind="evaluation", text="", values=values))
+    summary = scores.summary()
+    assert summary["after"] == {"version": 3}
+    assert summary["all"] == [{"version": 3}, {"version": 0}, {"version": 2}]
+
+
 def test_a_single_evaluation_of_a_trained_version_is_after() -> None:
     scores = Scores()
     scores.note(EventReported(source="e", kind="evaluation", text="", values={"version": 2}))
