@@ -13,7 +13,7 @@ from milepost.messages.engine import (
     WeightBucket,
 )
 from milepost.messages.publisher import ReleaseVersion, VersionHeld
-from milepost.messages.supervisor import StepRecorded
+from milepost.messages.supervisor import PeerRestarted, StepRecorded
 from milepost.messages.trainer import VersionFailed, VersionPublished
 
 
@@ -196,6 +196,19 @@ def test_a_hold_ends_with_its_lease_whatever_became_of_the_holder() -> None:
     play.answer_all()
     play.wake("hold/evaluator")
     assert play.events() == ["hold_expired"]
+    play.answer_all()
+    assert play.published() == [1]
+
+
+def test_a_hold_waits_for_the_next_life_of_its_holder() -> None:
+    """News of the death may come late, when the next life has asked for the version already."""
+    play = serving(0)
+    play.hold()
+    play.announce(1)
+    play.hear(PeerRestarted(actor="evaluator", incarnation=1))
+    play.answer_all()
+    assert play.published() == []
+    play.hear(ReleaseVersion(holder="evaluator"), "evaluator")
     play.answer_all()
     assert play.published() == [1]
 
