@@ -111,8 +111,9 @@ def adapters_are_used(subject: Subject) -> Iterator[Finding]:
             if not ADAPTER_NAME.fullmatch(name):
                 remedy = "use letters, digits, dots, dashes and underscores"
                 yield Problem(f'"{name}" is no name of an adapter', place, remedy)
-        if num_gpus(fleet.sglang.options) > num_copies(fleet.sglang.options):
-            what = "SGLang serves adapters of models that lie on one GPU each"
+        options = fleet.sglang.options
+        if fleet.device == "cpu" and num_gpus(options) > num_copies(options):
+            what = "on a CPU, SGLang serves adapters of models in one part"
             yield Problem(what, place, "leave out tp-size and pp-size, or the adapters")
         if fleet is actors.engine and actors.evaluation_engine is not None:
             remedy = "move them to actors.evaluation_engine.sglang"

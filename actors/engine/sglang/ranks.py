@@ -53,17 +53,17 @@ def require_way(update: str, parallel: Parallel) -> None:
         )
 
 
-def require_adapters(parallel: Parallel) -> None:
-    """Refuse adapters on a copy of the model that is spread over ranks.
+def require_adapters(parallel: Parallel, device: str) -> None:
+    """Refuse adapters on CPU ranks that share one copy of the model.
 
-    SGLang 0.5.21 starts so and serves the policy, but an adapter's parts do not fit the room that
-    its ranks made for them, and it ends at the first request under one.
+    SGLang 0.5.21 starts so and serves the policy, but on the CPU it pads a model in parts, an
+    adapter's parts do not fit that, and it ends at the first request under one.
 
     Raises:
-        UnsupportedServerError: several ranks hold one copy.
+        UnsupportedServerError: several ranks of a CPU hold one copy.
     """
-    if parallel.ranks > 1:
+    if device == "cpu" and parallel.ranks > 1:
         raise UnsupportedServerError(
-            f"SGLang ends at the first request under an adapter when {parallel.ranks} ranks hold "
-            "one copy of the model: leave out tp-size and pp-size, or the adapters"
+            f"SGLang ends at the first request under an adapter when {parallel.ranks} ranks of a "
+            "CPU hold one copy of the model: leave out tp-size and pp-size, or the adapters"
         )

@@ -133,7 +133,7 @@ def start(folder: Path, config: EngineConfig, place: Place, needs: Needs) -> Sta
         parallel = parallel_of(info)
         require_way(ours.update, parallel)
         if ours.adapters:
-            require_adapters(parallel)
+            require_adapters(parallel, config.device)
         if server is None:
             refuse_unfit(info, config, needs)
         elif needs.routes and not info.get("enable_return_routed_experts"):

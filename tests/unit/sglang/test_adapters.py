@@ -138,8 +138,9 @@ def test_ways_that_reach_one_copy_are_refused_for_several() -> None:
         require_way("tensors", Parallel(1, 2, 2))
 
 
-def test_adapters_of_a_model_in_parts_are_refused() -> None:
+def test_adapters_of_a_model_in_parts_are_refused_on_a_cpu() -> None:
     """Such a server starts, serves the policy, and dies of the first request under an adapter."""
-    require_adapters(Parallel(1, 2, 2))
-    with pytest.raises(UnsupportedServerError, match="when 2 ranks hold one copy"):
-        require_adapters(Parallel(2, 1, 1))
+    require_adapters(Parallel(1, 2, 2), "cpu")
+    require_adapters(Parallel(2, 1, 1), "cuda:0")
+    with pytest.raises(UnsupportedServerError, match="when 2 ranks of a CPU hold one copy"):
+        require_adapters(Parallel(2, 1, 1), "cpu")

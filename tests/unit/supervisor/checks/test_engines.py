@@ -39,7 +39,7 @@ TABLE = "actors.engine.sglang"
         (
             [f"{TABLE}.adapters={{a = '/x'}}", f"{TABLE}.options={{tp-size = 2}}"],
             "adapters",
-            "on one GPU each",
+            "of models in one part",
         ),
         ([f"{TABLE}.options={{lora-paths = ['x']}}"], "options", "option lora-paths"),
     ],
