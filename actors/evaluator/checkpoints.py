@@ -82,18 +82,16 @@ class Checkpoints:
     def start(self, now_s: float) -> list[Effect]:
         """What is left is measured; the starting checkpoint is version 0, and nobody removes it."""
         settings, past = self.settings, self.book.past
-        start, resumed, every = (
-            settings.starting_checkpoint,
-            settings.resumed_version,
-            settings.every_versions,
-        )
+        start, every = settings.starting_checkpoint, settings.every_versions
         left = list(past.due.values())
         if settings.at_start and 0 not in (past.due.keys() | past.outcomes.keys()):
             left.append(Due(version=0, folder=start))
-        is_due = bool(every) and resumed // every > (past.newest or 0) // every
-        if settings.resumed_checkpoint and is_due:
-            # The run ended before it was offered, and the trainer offers only what it saves.
-            left.append(Due(version=resumed, folder=settings.resumed_checkpoint))
+        last = past.newest or 0
+        for version, folder in sorted(settings.resumed_checkpoints.items()):
+            if every and version // every > last // every:
+                # The run ended before it was taken, and the trainer offers only what it saves.
+                left.append(Due(version=version, folder=folder))
+            last = max(last, version)
         # Files that may be removed, when a newer checkpoint is saved, come first.
         self._left.extend(sorted(left, key=lambda due: (due.folder == start, due.version)))
         effects = self._next(now_s)
@@ -133,9 +131,9 @@ class Checkpoints:
         if self.settings.overflow == "skip" and is_busy and not message.final:
             outcome = Outcome(version=message.step, reason=OVERFLOW, why=str(self))
             return self.book.settle(outcome, [self._taken(message.step, request)])
-        # The trainer waits, so there is no second one.
+        # The trainer waits, so there is no second one; unless the run ends, and forgets the offer.
         self._waiting = offer
-        return []
+        return self.book.begin(Due(version=message.step, folder=message.folder))
 
     def _is_due(self, message: CheckpointOffered) -> bool:
         step, every, before = message.step, self.settings.every_versions, self._due_before
@@ -149,25 +147,25 @@ class Checkpoints:
     def _begin(self, offer: _Offer) -> list[Effect]:
         due = Due(version=offer.message.step, folder=offer.message.folder)
         self._due_before = max(self._due_before, due.version)
-        return self._run(due, _Running(due.version, offer.since_s, due.folder, offer.request))
+        running = _Running(due.version, offer.since_s, due.folder, offer.request)
+        return self.book.begin(due, [self._run(running)])
 
     def _next(self, now_s: float) -> list[Effect]:
         """The one that waited longest, if any does."""
         if self._left:
             due = self._left.popleft()
-            return self._run(due, _Running(due.version, now_s, due.folder))
+            first = self._run(_Running(due.version, now_s, due.folder))
+            return [first] if due.version in self.book.past.due else self.book.begin(due, [first])
         waiting, self._waiting = self._waiting, None
         return [] if waiting is None else self._begin(waiting)
 
-    def _run(self, due: Due, running: _Running) -> list[Effect]:
+    def _run(self, running: _Running) -> Effect:
+        """It is its turn."""
         self._running = running
-        first: Effect = self._keep(running)
-        if not self._is_kept(running):
-            running.is_taken, running.began_s = True, running.offered_s
-            first = self._measure(running.version, running.folder)
-        if due.version in self.book.past.due:
-            return [first]
-        return self.book.begin(due, [first])
+        if self._is_kept(running):
+            return self._keep(running)
+        running.is_taken, running.began_s = True, running.offered_s
+        return self._measure(running.version, running.folder)
 
     def _is_kept(self, running: _Running) -> bool:
         """Whether its files are linked, and removed afterwards."""

@@ -81,9 +81,12 @@ def make_core(spec: ActorSpec, past: Past) -> tuple[Evaluator, int]:
     topology, config = spec.topology, spec.topology.actors.evaluator
     assert topology.data is not None, "the topology has no [data]"
     assert config is not None, "the topology has no evaluator"
-    step = spec.resume_step or 0
-    checkpoint = Path(spec.run_folder) / "checkpoints" / f"step_{step:06d}" if step else ""
-    settings = EvaluatorSettings.of(topology, step, spec.incarnation, str(checkpoint))
+    checkpoints = Path(spec.run_folder) / "checkpoints"
+
+    def folder(version: int) -> str:
+        return str(checkpoints / f"step_{version:06d}")
+
+    settings = EvaluatorSettings.of(topology, spec.resume_step, spec.incarnation, folder)
     prompts: Sequence[Prompt] = ()
     if not config.external:
         prompts = load_held_out_prompts(topology.data, topology.run.seed)[: config.prompts_max]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Literal
 
 from milepost.actors.rollout.settings import episode_limits
@@ -40,8 +41,9 @@ class EvaluatorSettings:
     """The user's class measures checkpoints instead; no episodes."""
     starting_checkpoint: str = ""
     """What version 0 is."""
-    resumed_checkpoint: str = ""
-    """The one that the run went on from; empty where the trainer saves and offers it again."""
+    resumed_checkpoints: Mapping[int, str] = field(default_factory=dict)
+    """Version -> folder: those that were saved up to the one that the run went on from, but for
+    the last of all, which the trainer saves and offers again."""
     publish_every: int = 1
     """Versions that are published are multiples of it, but for the last and a resumed one."""
     rounds_before: int = 0
@@ -54,9 +56,15 @@ class EvaluatorSettings:
         topology: Topology,
         resume_step: int | None,
         incarnation: int = 0,
-        resumed_checkpoint: str = "",
+        folder: Callable[[int], str] = str,
     ) -> EvaluatorSettings:
-        """The settings of this topology, in a run that goes on from this checkpoint, if from any.
+        """The settings of this topology.
+
+        Args:
+            topology: of the run.
+            resume_step: version of the checkpoint that it goes on from, if from any.
+            incarnation: counts the lives of this evaluator in the run.
+            folder: of the checkpoint of a version.
 
         Raises:
             ValueError: neither sampled, greedy nor external evaluation is on.
@@ -65,7 +73,8 @@ class EvaluatorSettings:
         evaluator = actors.evaluator
         assert evaluator is not None, "the topology has no evaluator"
         modes: dict[str, SamplingParams] = {}
-        is_last = (resume_step or 0) >= topology.run.steps
+        step, every = resume_step or 0, topology.run.checkpoint_every_steps
+        saved = {step, *(range(every, step, every) if every else ())} - {0, topology.run.steps}
         if evaluator.sampled:
             modes["sampled"] = SamplingParams(
                 temperature=topology.sampling.temperature,
@@ -99,7 +108,7 @@ class EvaluatorSettings:
             overflow=evaluator.overflow,
             external=evaluator.external,
             starting_checkpoint=topology.model.path if topology.model else "",
-            resumed_checkpoint="" if is_last else resumed_checkpoint,
+            resumed_checkpoints={version: folder(version) for version in saved},
             publish_every=actors.trainer.publish_every_steps if actors.trainer else 1,
             rounds_before=incarnation * ROUNDS_OF_ONE_LIFE,
         )

@@ -190,8 +190,7 @@ class World:
             network.add(name, partial(self._trainer, rank), is_stubborn=True)
 
     def _evaluator(self, resume_version: int | None, incarnation: int) -> Core:
-        saved = str(resume_version) if resume_version else ""
-        settings = EvaluatorSettings.of(self.topology, resume_version, incarnation, saved)
+        settings = EvaluatorSettings.of(self.topology, resume_version, incarnation)
         past = self.exams.recover(resume_version, incarnation)
         evaluator = self.variant.evaluator(settings, PROMPTS[:3], past)
         return Slow(evaluator, self._random("exam", incarnation), self.watch.heard)

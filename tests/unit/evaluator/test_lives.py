@@ -142,7 +142,7 @@ def test_a_checkpoint_that_the_run_died_with_is_measured_though_nobody_offers_it
     play.keep()
     play.measured()
     play.journal.append(WentOn(version=2))
-    play = next_life(play, resumed_version=2, resumed_checkpoint="/run/2")
+    play = next_life(play, resumed_version=2, resumed_checkpoints={1: "/run/1", 2: "/run/2"})
     play.offer(3)
     assert play.taken == []
     play.keep()
@@ -150,6 +150,23 @@ def test_a_checkpoint_that_the_run_died_with_is_measured_though_nobody_offers_it
     play.keep()
     play.measured()
     assert list(play.metrics()) == [2, 3]
+
+
+def test_a_checkpoint_that_the_trainer_waited_with_is_not_forgotten_when_the_run_ends() -> None:
+    """It saved once more as the run drained, and its next life knows of that one alone."""
+    play = Play(EVERY)
+    play.offer(1)
+    play.keep()
+    play.offer(2)
+    play.journal.append(WentOn(version=4))
+    saved = {version: f"/run/{version}" for version in (1, 2, 3, 4)}
+    play = next_life(play, resumed_version=4, resumed_checkpoints=saved)
+    for version in (1, 2, 3, 4):
+        play.keep("FileNotFoundError: hf" if version == 2 else "")
+        if version != 2:
+            play.measured()
+    assert list(play.metrics()) == [1, 2, 3, 4]
+    assert play.metrics()[2] == {"eval/skipped_checkpoint_missing": 1.0}
 
 
 # ---- engines -----------------------------------------------------------------------------
