@@ -236,7 +236,7 @@ class DeltaConfig(Config, kw_only=True):
     """chunks: by measured density, in byte planes. The others any reader of the format knows."""
     checksum: Literal["xxh3-128", "blake3", "adler32"] = "xxh3-128"
     workers: Positive = 2
-    """Processes that encode."""
+    """Processes that encode, and threads of each host that apply."""
     keep: Positive = 16
     """Differences that are kept; then a full version takes the place of older ones."""
 

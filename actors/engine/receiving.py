@@ -23,18 +23,23 @@ class Receiver:
         local_folder: of this host's copy (disk-delta).
         baseline: the starting checkpoint (disk-delta).
         device: of the engine; decides what broadcasts travel over.
+        patch_threads: that patch the copy (disk-delta).
     """
 
-    def __init__(self, local_folder: Path, *, baseline: Path, device: str) -> None:
+    def __init__(
+        self, local_folder: Path, *, baseline: Path, device: str, patch_threads: int = 1
+    ) -> None:
         self._local_folder, self._baseline = local_folder, baseline
         self._device = device
+        self._patch_threads = patch_threads
 
     def copy(self, root: str) -> LocalCopy:
         """This host's copy, as it follows the versions in `root`."""
         from milepost.actors.weights.local_copy import LocalCopy
         from milepost.actors.weights.versions import Versions
 
-        return LocalCopy(self._local_folder, Versions(Path(root)), self._baseline)
+        versions = Versions(Path(root))
+        return LocalCopy(self._local_folder, versions, self._baseline, threads=self._patch_threads)
 
     def pull(self, work: PullWeights, stage: Stage) -> None:
         """Patch the copy, and stage every tensor of it.

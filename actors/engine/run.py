@@ -112,7 +112,12 @@ def make_receiver(topology: Topology, run_folder: Path, kind: str) -> Receiver:
     folder = Path(local) if local else run_folder / "weights_local" / socket.gethostname()
     if kind == EVALUATION_ENGINE:
         folder = folder.with_name(f"{folder.name}-evaluation")
-    return Receiver(folder, baseline=Path(model.path), device=config_of(topology, kind).device)
+    return Receiver(
+        folder,
+        baseline=Path(model.path),
+        device=config_of(topology, kind).device,
+        patch_threads=publisher.delta.workers if publisher else 1,
+    )
 
 
 class Wired:

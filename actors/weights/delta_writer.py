@@ -195,7 +195,8 @@ class DeltaWriter:
         state = State(version=full[-1] if full else -1, digest=held.digest())
         if usable and usable[-1] > state.version:
             for index in self._versions.chain(state, usable[-1]):
-                patch(index, self._versions.folder(index.version), held.view, self._layout)
+                folder = self._versions.folder(index.version)
+                patch(index, folder, held.view, self._layout, threads=self._settings.workers)
                 state = index.state
         self._versions.go_back(state if state.version >= 0 else None)
         return state

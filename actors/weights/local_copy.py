@@ -10,7 +10,9 @@ from __future__ import annotations
 import fcntl
 import mmap
 import shutil
+from collections import deque
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -54,7 +56,12 @@ class Brought(NamedTuple):
 
 
 def patch(
-    index: VersionIndex, folder: Path, view: Callable[[str], NDArray[np.uint8]], layout: Layout
+    index: VersionIndex,
+    folder: Path,
+    view: Callable[[str], NDArray[np.uint8]],
+    layout: Layout,
+    *,
+    threads: int = 1,
 ) -> None:
     """Apply one version in place, and prove each tensor that changed.
 
@@ -63,29 +70,57 @@ def patch(
         folder: of its shards.
         view: tensor -> uint8 [bytes], writable, with the base's bytes.
         layout: of the tensors.
+        threads: that work on a tensor each.
 
     Raises:
         PayloadError: a payload does not fit, or the bytes afterwards are not those of the version.
         ManifestError: a shard is missing or damaged.
     """
-    reader = PayloadReader()
-    for file in sorted(set(index.weight_map.values())):
-        with ShardReader(folder / file) as shard:
-            for name, where in index.weight_map.items():
-                if where != file:
-                    continue
-                if name not in layout.specs:
-                    raise PayloadError(f"version {index.version} has a tensor {name}, the copy not")
-                target = view(name)
-                payload = shard.payload(name)
-                reader.apply(target, payload, index.encoding(name), layout.itemsize(name))
-                checksum = new_checksum(index.metadata.checksum_format)
-                checksum.update(target.data)
-                if (found := checksum.hexdigest()) != shard.checksums[name]:
-                    raise PayloadError(
-                        f"{name} has {index.metadata.checksum_format} {found} after version "
-                        f"{index.version}, the version says {shard.checksums[name]}"
-                    )
+    names = sorted(index.weight_map)
+    for name in names:
+        if name not in layout.specs:
+            raise PayloadError(f"version {index.version} has a tensor {name}, the copy not")
+    # The largest first: none of them is begun when the others are through.
+    left = deque(sorted(names, key=layout.nbytes, reverse=True))
+    with ExitStack() as stack:
+        files = sorted(set(index.weight_map.values()))
+        shards = {file: stack.enter_context(ShardReader(folder / file)) for file in files}
+        workers = stack.enter_context(ThreadPoolExecutor(threads, thread_name_prefix="patch"))
+
+        def work() -> None:
+            reader = PayloadReader()
+            while left:
+                try:
+                    name = left.popleft()
+                except IndexError:  # another thread took it between the look and the grip
+                    return
+                try:
+                    _patch_tensor(reader, index, shards[index.weight_map[name]], name, view, layout)
+                except (PayloadError, ManifestError, OSError):
+                    left.clear()
+                    raise
+
+        for done in [workers.submit(work) for _ in range(threads)]:
+            done.result()
+
+
+def _patch_tensor(
+    reader: PayloadReader,
+    index: VersionIndex,
+    shard: ShardReader,
+    name: str,
+    view: Callable[[str], NDArray[np.uint8]],
+    layout: Layout,
+) -> None:
+    target = view(name)
+    reader.apply(target, shard.payload(name), index.encoding(name), layout.itemsize(name))
+    checksum = new_checksum(index.metadata.checksum_format)
+    checksum.update(target.data)
+    if (found := checksum.hexdigest()) != shard.checksums[name]:
+        raise PayloadError(
+            f"{name} has {index.metadata.checksum_format} {found} after version "
+            f"{index.version}, the version says {shard.checksums[name]}"
+        )
 
 
 class LocalCopy:
@@ -95,10 +130,14 @@ class LocalCopy:
         folder: of the copy; on a disk of this host.
         versions: folder of the versions.
         baseline: the starting checkpoint.
+        threads: that patch it.
     """
 
-    def __init__(self, folder: Path, versions: Versions, baseline: Path) -> None:
+    def __init__(
+        self, folder: Path, versions: Versions, baseline: Path, *, threads: int = 1
+    ) -> None:
         self._folder, self._versions, self._baseline = folder, versions, baseline
+        self._threads = threads
 
     @property
     def checkpoint(self) -> Path:
@@ -152,7 +191,7 @@ class LocalCopy:
             with _mapped(places, writable=True) as views:
                 for index in links:
                     folder = self._versions.folder(index.version)
-                    patch(index, folder, views.__getitem__, layout)
+                    patch(index, folder, views.__getitem__, layout, threads=self._threads)
             write_whole(self._folder / STATE, msgspec.json.encode(links[-1].state))
         return Brought(len(links), made_anew)
 

@@ -156,7 +156,8 @@ def test_the_encoder_beats_the_rival_in_time_and_bytes(tmp_path: Path, share: fl
         theirs.append(took)
     assert encoded is not None
     index = index_of(encoded)
-    applied, _ = timed(lambda: patch(index, tmp_path / f"ours{ROUNDS - 1}", old.view, layout))
+    folder = tmp_path / f"ours{ROUNDS - 1}"
+    applied, _ = timed(lambda: patch(index, folder, old.view, layout, threads=WORKERS))
     assert all(np.array_equal(old.view(name), new.view(name)) for name in layout.specs)
     encoder.close()
     bounds = limits(old, new, tmp_path)
@@ -169,7 +170,7 @@ def test_the_encoder_beats_the_rival_in_time_and_bytes(tmp_path: Path, share: fl
         f"{encoded.file_bytes / 1e6:.1f} MB ({encoded.file_bytes / layout.total:.1%})\n"
         f"  rival  {other.wall_s:.2f} s wall, {other.cpu_s:.2f} s CPU, {rival_bytes / 1e6:.1f} MB "
         f"({rival_bytes / layout.total:.1%})\n"
-        f"  apply  {applied.wall_s:.2f} s wall, {applied.cpu_s:.2f} s CPU, one thread\n"
+        f"  apply  {applied.wall_s:.2f} s wall, {applied.cpu_s:.2f} s CPU, {WORKERS} threads\n"
         f"  limits {', '.join(f'{name} {seconds:.2f} s' for name, seconds in bounds.items())}"
     )
     assert encoded.file_bytes < rival_bytes
