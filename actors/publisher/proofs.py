@@ -8,6 +8,7 @@ A confirmation says what an engine believes. Here it has to show it, step by ste
     DIGESTS  tensors read back from the weights that serve have the trainer's digests: all of them
              after the first update under `check_weight_update_equal`, else a few, others each time.
 
+The first two are asked at once, and so share a forward pass; the second is judged after the first.
 Whatever differs fails the version on every engine.
 """
 
@@ -57,6 +58,8 @@ class Proof:
     names: tuple[str, ...] = ()
     difference: float | None = None
     """Largest difference to the trainer so far, in nats; None before the first score."""
+    warm: Message | None = None
+    """The answer to WARM, while that to COLD is not there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +84,8 @@ class Proofs:
     settings: PublisherSettings
     _open: dict[str, Proof] = field(default_factory=dict)
     _num_begun: int = 0
-    _keys: dict[str, str] = field(default_factory=dict)
-    """Engine -> key of its open question."""
+    _keys: dict[str, dict[str, Step]] = field(default_factory=dict)
+    """Engine -> its open questions by key."""
 
     def begin(self, engine: str, weights: Weights, now_s: float, *, compare_all: bool) -> Verdict:
         """The engine confirmed the version; a proof that was under way is forgotten."""
@@ -101,12 +104,14 @@ class Proofs:
     def engine_of(self, key: str) -> str:
         """Whose open question has this key; empty when nobody's."""
         engine = key.split("/")[1] if key.startswith("canary/") else ""
-        return engine if self._keys.get(engine) == key else ""
+        return engine if key in self._keys.get(engine, {}) else ""
 
     def again(self, key: str) -> list[Effect]:
         """An engine that was busy is asked again."""
         engine = self.engine_of(key)
-        return list(self._ask(self._open[engine]).effects) if engine else []
+        if not engine:
+            return []
+        return [Ask(engine, self._question(self._open[engine], self._keys[engine][key]), key)]
 
     def answered(self, key: str, message: Message, now_s: float) -> Verdict:
         """Judge an answer."""
@@ -117,22 +122,26 @@ class Proofs:
         in_time = now_s < proof.since_s + self.settings.epoch_deadline_s
         if isinstance(message, GenerateRefused) and message.retry and in_time:
             return Verdict((Wake(key, now_s + AGAIN_S),))
-        if proof.step is Step.DIGESTS:
-            reason = self._digests_fault(proof, message)
-        else:
-            reason = self._scores_fault(proof, message)
+        step = self._keys[engine].pop(key)
+        if step is Step.WARM and self._keys[engine]:
+            proof.warm = message
+            return Verdict()
+        reason = self._fault(proof, step, message)
+        if step is Step.COLD and not reason and proof.warm is not None:
+            reason = self._fault(proof, Step.WARM, proof.warm)
         if reason:
             self.forget(engine)
             return Verdict(
                 proof=proof, reason=f"{engine} under version {self._version(proof)}: {reason}"
             )
-        proof.step = Step(proof.step + 1)
+        if self._keys[engine]:
+            return Verdict()
+        proof.step = Step(max(step, Step.WARM) + 1)
         return self._ask(proof)
 
     # ---- asking --------------------------------------------------------------------------
 
     def _ask(self, proof: Proof) -> Verdict:
-        message: Message
         if proof.step is Step.DIGESTS:
             proof.names = self._names(proof)
             if not proof.names:
@@ -140,14 +149,17 @@ class Proofs:
         if proof.step is Step.DONE:
             self.forget(proof.engine)
             return Verdict(proof=proof)
-        if proof.step is Step.DIGESTS:
-            message = DigestTensors(names=proof.names)
-        else:
-            rows = proof.weights.ready.probe_rows
-            message = Score(rows=rows, use_cache=proof.step is not Step.COLD)
-        key = f"canary/{proof.engine}/{self._version(proof)}/{self._num_begun}/{proof.step.name}"
-        self._keys[proof.engine] = key
-        return Verdict((Ask(proof.engine, message, key),))
+        steps = (Step.COLD, Step.WARM) if proof.step is Step.COLD else (proof.step,)
+        place = f"canary/{proof.engine}/{self._version(proof)}/{self._num_begun}"
+        keys = self._keys[proof.engine] = {f"{place}/{step.name}": step for step in steps}
+        asks = (Ask(proof.engine, self._question(proof, keys[key]), key) for key in keys)
+        return Verdict(tuple(asks))
+
+    def _question(self, proof: Proof, step: Step) -> Message:
+        if step is Step.DIGESTS:
+            return DigestTensors(names=proof.names)
+        rows = proof.weights.ready.probe_rows
+        return Score(rows=rows, use_cache=step is not Step.COLD)
 
     def _names(self, proof: Proof) -> tuple[str, ...]:
         ready = proof.weights.ready
@@ -164,7 +176,12 @@ class Proofs:
 
     # ---- judging -------------------------------------------------------------------------
 
-    def _scores_fault(self, proof: Proof, message: Message) -> str:
+    def _fault(self, proof: Proof, step: Step, message: Message) -> str:
+        if step is Step.DIGESTS:
+            return self._digests_fault(proof, message)
+        return self._scores_fault(proof, step, message)
+
+    def _scores_fault(self, proof: Proof, step: Step, message: Message) -> str:
         version = self._version(proof)
         if not isinstance(message, Scored) or message.version != version:
             return f"it confirmed the version and answered the canary {message}"
@@ -178,7 +195,7 @@ class Proofs:
             Step.WARM: " with the prefix cache, though not without it: keys and values of an older"
             " version are in use",
             Step.AGAIN: " with the prefix cache of this version, though not without it",
-        }[proof.step]
+        }[step]
         return (
             f"log-probs of the probe differ from the trainer's by {difference:.2e} nats{where}, "
             f"the limit is {limit:.2e}"

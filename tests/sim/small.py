@@ -219,7 +219,10 @@ def state_of(core: object) -> str:
             under_way = epoch and (sorted(epoch.members), epoch.is_activating)
             weights = [*epochs.arriving.values(), epochs.serving, epoch and epoch.weights]
             come = [(each.version, sorted(each.buckets)) for each in weights if each]
-            proofs = sorted((name, each.step) for name, each in core.proofs._open.items())
+            proofs = sorted(
+                (name, each.step, sorted(core.proofs._keys[name].values()), each.warm is None)
+                for name, each in core.proofs._open.items()
+            )
             return repr((lanes, under_way, come, sorted(epochs.arriving), proofs))
         case Trainer():
             return repr((core.version, core.trained, core._training is None, core._next is None))

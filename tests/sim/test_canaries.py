@@ -83,7 +83,7 @@ CANARIES = {
         ),
         BLOCKS,
         "is published and engine",
-        first=380,
+        first=180,
     ),
     "activated while the version is held": Canary(
         Variant(publisher=partial(naive.publisher_with, holds_kind=naive.NeverHolds)),

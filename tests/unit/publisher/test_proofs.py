@@ -24,12 +24,19 @@ from unit.engine.kit import (
 )
 
 from milepost.actors.arrays import from_bulk, to_bulk
-from milepost.actors.effects import Ask
+from milepost.actors.effects import Ask, Wake
 from milepost.actors.engine.embedded.engine import EmbeddedEngine
 from milepost.actors.publisher.lanes import Weights as Version
 from milepost.actors.publisher.proofs import Proofs, Verdict, unmoved
 from milepost.actors.publisher.settings import PublisherSettings
-from milepost.messages.engine import DigestTensors, PauseMode, Score, Scored, TensorDigests
+from milepost.messages.engine import (
+    DigestTensors,
+    GenerateRefused,
+    PauseMode,
+    Score,
+    Scored,
+    TensorDigests,
+)
 from milepost.messages.publisher import VersionReady
 from milepost.messages.shared import Message
 
@@ -95,17 +102,23 @@ def answer(engine: EmbeddedEngine, message: Message) -> Message:
 
 
 def prove(
-    engine: EmbeddedEngine, target: Version, *, compare_all: bool = False
+    engine: EmbeddedEngine, target: Version, *, compare_all: bool = False, backwards: bool = False
 ) -> tuple[Verdict, list[str]]:
-    """Ask until there is a verdict; also the names of the steps."""
+    """Ask until there is a verdict; also the names of the steps.
+
+    What is asked at once is computed in order; the answers may overtake each other.
+    """
     proofs = Proofs(SETTINGS)
     verdict = proofs.begin("engine-0", target, 0.0, compare_all=compare_all)
     steps: list[str] = []
+    answers: list[tuple[str, Message]] = []
     while verdict.proof is None:
-        (ask,) = verdict.effects
-        assert isinstance(ask, Ask)
-        steps.append(ask.key.rpartition("/")[2])
-        verdict = proofs.answered(ask.key, answer(engine, ask.message), 0.0)
+        for ask in verdict.effects:
+            assert isinstance(ask, Ask)
+            steps.append(ask.key.rpartition("/")[2])
+            answers.append((ask.key, answer(engine, ask.message)))
+        key, message = answers.pop(-1 if backwards else 0)
+        verdict = proofs.answered(key, message, 0.0)
     return verdict, steps
 
 
@@ -221,6 +234,43 @@ def test_every_tensor_is_compared_after_the_first_update(engine: EmbeddedEngine)
     assert isinstance(ask, Ask)
     verdict = settings_off.answered(ask.key, answer(engine, ask.message), 0.0)
     assert f"1 of {len(AFTER)} tensors have other bytes: model.norm.weight" in verdict.reason
+
+
+def test_answers_may_overtake_each_other(engine: EmbeddedEngine) -> None:
+    """WARM is judged after COLD: what differs in both is not the cache's fault."""
+    verdict, steps = prove(engine, version(0, BEFORE), backwards=True)
+    assert (verdict.reason, steps) == ("", ["COLD", "WARM", "AGAIN", "DIGESTS"])
+    verdict, steps = prove(engine, version(0, AFTER), backwards=True)
+    assert "log-probs of the probe differ" in verdict.reason
+    assert "cache" not in verdict.reason
+    assert steps == ["COLD", "WARM"]
+
+
+def test_late_answers_of_a_proof_that_failed_mean_nothing(engine: EmbeddedEngine) -> None:
+    """COLD failed it while WARM was under way."""
+    proofs = Proofs(SETTINGS)
+    cold, warm = proofs.begin("engine-0", version(0, AFTER), 0.0, compare_all=False).effects
+    assert isinstance(cold, Ask)
+    assert isinstance(warm, Ask)
+    found = [answer(engine, ask.message) for ask in (cold, warm)]
+    assert proofs.answered(cold.key, found[0], 0.0).reason
+    assert proofs.answered(warm.key, found[1], 0.0) == Verdict()
+    assert proofs.again(warm.key) == []
+
+
+def test_a_busy_engine_is_asked_the_same_question_again(engine: EmbeddedEngine) -> None:
+    proofs = Proofs(SETTINGS)
+    cold, warm = proofs.begin("engine-0", version(0, BEFORE), 0.0, compare_all=False).effects
+    assert isinstance(cold, Ask)
+    assert isinstance(warm, Ask)
+    busy = GenerateRefused(request_id="", reason="busy", retry=True)
+    (wake,) = proofs.answered(warm.key, busy, 0.0).effects
+    assert isinstance(wake, Wake)
+    assert proofs.answered(cold.key, answer(engine, cold.message), 0.0) == Verdict()
+    assert proofs.again(wake.key) == [warm]
+    (again,) = proofs.answered(warm.key, answer(engine, warm.message), 0.0).effects
+    assert isinstance(again, Ask)
+    assert again.key.endswith("/AGAIN")
 
 
 def test_the_tensors_read_back_rotate(engine: EmbeddedEngine) -> None:
