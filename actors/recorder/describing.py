@@ -41,20 +41,12 @@ _OWN_MODULES: Final = frozenset(module.__name__ for module in registry.MODULES)
 
 def facts_of(message: Message) -> Facts:
     """Ids and small numbers, by field."""
-    kind = type(message)
-    plan = _plans.get(kind)
-    if plan is None:
-        plan = _plans[kind] = _Plan(kind)
-    return plan.facts(message)
+    return _plan_of(type(message)).facts(message)
 
 
 def values_of(message: Message) -> Any:
     """The same without the names, where every reader knows them (`names_of`); else with them."""
-    kind = type(message)
-    plan = _plans.get(kind)
-    if plan is None:
-        plan = _plans[kind] = _Plan(kind)
-    return plan.values(message)
+    return _plan_of(type(message)).values(message)
 
 
 def names_of(kind: str) -> tuple[str, ...]:
@@ -62,10 +54,14 @@ def names_of(kind: str) -> tuple[str, ...]:
     known = registry.find(kind)
     if known is None or known.type.__module__ not in _OWN_MODULES:
         return ()
-    plan = _plans.get(known.type)
+    return _plan_of(known.type).names
+
+
+def _plan_of(kind: type[Message]) -> _Plan:
+    plan = _plans.get(kind)
     if plan is None:
-        plan = _plans[known.type] = _Plan(known.type)
-    return plan.names
+        plan = _plans[kind] = _Plan(kind)
+    return plan
 
 
 class _Plan:
