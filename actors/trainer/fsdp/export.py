@@ -158,7 +158,7 @@ def tensor_bulk(tensor: Tensor) -> Bulk:
     return to_bulk(tensor.numpy(), name)
 
 
-def probe_rows(vocabulary: int, *, rows: int = 2, length: int = 32) -> list[NDArray[np.int32]]:
+def probe_rows(vocabulary: int, *, rows: int = 1, length: int = 32) -> list[NDArray[np.int32]]:
     """Fixed token rows for the canary of every version: the same in every process and run.
 
     Args:
