@@ -190,8 +190,10 @@ class Evaluator:
         if self.checkpoints is not None:
             return []
         schedule, is_first = self.schedule, self.schedule.newest is None
-        schedule.published(message.version, final=message.final, is_busy=self._is_busy, now_s=now_s)
-        if is_first and schedule.due is None:
+        measured = self.round.version if self.round else None
+        schedule.published(message.version, final=message.final, measured=measured, now_s=now_s)
+        # Where something was trained already, the first evaluation is over, whoever did it.
+        if is_first and (schedule.due is None or message.version > self.settings.resumed_version):
             self._first_over = message.version
         return self.holding.inherit() if is_first else []
 

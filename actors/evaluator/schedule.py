@@ -44,14 +44,14 @@ class Schedule:
     skipped: list[tuple[int, str]] = field(default_factory=list)
     _times: dict[int, float] = field(default_factory=dict)
 
-    def published(self, version: int, *, final: bool, is_busy: bool, now_s: float) -> bool:
+    def published(self, version: int, *, final: bool, measured: int | None, now_s: float) -> bool:
         """A version was published; False when nothing is new about that.
 
         Args:
             version: its number.
             final: no further one will come; said of a version known already when training ended
                 early.
-            is_busy: another version is being measured, or about to be.
+            measured: the version that is being measured, if any is.
             now_s: now.
         """
         previous, was_due = self.newest, self.past.newest
@@ -62,11 +62,14 @@ class Schedule:
             while len(self._times) > TIMES_KEPT:
                 del self._times[next(iter(self._times))]
         self.newest, self.final = version, final
-        is_last = final and self.settings.at_end
+        # It may have its score, or be about to, when it turns out to be the last one.
+        is_done = version == measured or self.past.is_whole(version)
+        is_last = final and self.settings.at_end and not is_done
         if previous is None:
             self._look_back(version)
-            previous, is_last = was_due, is_last and not self.past.is_whole(version)
+            previous = was_due
         if is_last or self._is_regular(version, previous):
+            is_busy = measured is not None or self.asked is not None
             self._demand(version, is_busy=is_busy, is_forced=is_last)
         return True
 

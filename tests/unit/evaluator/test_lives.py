@@ -25,6 +25,7 @@ from milepost.actors.evaluator.records import (
 from milepost.actors.evaluator.works import KeepCheckpoint, MeasureCheckpoint, WriteRecord
 from milepost.messages.evaluator import Evaluation
 from milepost.messages.publisher import ReleaseVersion
+from milepost.messages.rollout import EvaluationFinished
 from milepost.messages.supervisor import EventReported, StepRecorded, WorkFinished
 
 EVERY = {"every_versions": 1}
@@ -228,6 +229,51 @@ def test_a_last_version_with_its_score_is_not_measured_by_the_next_life() -> Non
     assert again.asked == {}
     (finished,) = again.take(WorkFinished)
     assert finished.summary["evaluations"][0]["version"] == 1
+
+
+@pytest.mark.parametrize("lives", [1, 2])
+def test_a_version_with_its_score_is_not_measured_once_more_when_it_turns_out_to_be_the_last(
+    lives: int,
+) -> None:
+    """The data ended: the publisher says its version again, the trainer that none follows."""
+    play = kit.Play(settings(every_versions=1))
+    for version in (0, 1):
+        play.publish(version)
+        play.end_all()
+    if lives == 2:
+        play = next_rounds(play)
+        play.publish(1)
+    play.hear_version(1, final=True)
+    assert "hold" not in play.asked
+    assert play.running == {}
+    (finished,) = play.take(WorkFinished)
+    assert [one["version"] for one in finished.summary["evaluations"]] == [0, 1]
+    assert finished.problem == ""
+
+
+def test_a_version_that_is_being_measured_when_it_turns_out_to_be_the_last_is_measured_once() -> (
+    None
+):
+    play = kit.Play(settings(every_versions=1))
+    play.publish(0)
+    play.end_all()
+    play.publish(1)
+    play.hear_version(1, final=True)
+    play.end_all()
+    told = [one.values["version"] for one in play.take(EventReported) if one.kind == "evaluation"]
+    assert told == [0, 1]
+    assert play.take(WorkFinished)
+
+
+def test_a_next_life_does_not_wait_for_guests_without_an_end() -> None:
+    """Something was trained: the first evaluation is over, though this life has not seen it."""
+    guests = {"agents": {"guests": 0}}
+    again = next_rounds(kit.Play(settings(**guests)), **guests)
+    again.publish(1, final=True)
+    assert again.take(EvaluationFinished) == [EvaluationFinished(version=1)]
+    again.wake("patience")
+    (finished,) = again.take(WorkFinished)
+    assert "version 1, the last one, has no score: nobody" in finished.problem
 
 
 # ---- the book ----------------------------------------------------------------------------
