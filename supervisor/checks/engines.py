@@ -94,9 +94,10 @@ def _ranks(engine: EngineConfig, where: str) -> Iterator[Finding]:
     if copies > 1 and ours.update != "disk":
         what = f'update = "{ours.update}" reaches one copy of the model, dp-size makes {copies}'
         yield Problem(what, f"{where}.update", 'set "disk", or the option enable-dp-attention')
-    if engine.device != "cpu" and engine.replicas > 1 and ours.gpu_stride < gpus:
+    # All of them on the same GPUs is a will of its own; overlapping by a part of them is not.
+    if engine.device != "cpu" and engine.replicas > 1 and 0 < ours.gpu_stride < gpus:
         what = f"a server takes {gpus} GPUs, the next one begins {ours.gpu_stride} further"
-        yield Problem(what, f"{where}.gpu_stride", f"set {gpus}")
+        yield Problem(what, f"{where}.gpu_stride", f"set {gpus}, or 0 to share them all")
 
 
 def adapters_are_used(subject: Subject) -> Iterator[Finding]:
@@ -111,6 +112,9 @@ def adapters_are_used(subject: Subject) -> Iterator[Finding]:
             if not ADAPTER_NAME.fullmatch(name):
                 remedy = "use letters, digits, dots, dashes and underscores"
                 yield Problem(f'"{name}" is no name of an adapter', place, remedy)
+            if topology.model is not None and name == Path(topology.model.path).name:
+                what = f'"{name}" is what clients call the policy'
+                yield Problem(what, place, "give the adapter another name")
         options = fleet.sglang.options
         if fleet.device == "cpu" and num_gpus(options) > num_copies(options):
             what = "on a CPU, SGLang serves adapters of models in one part"
@@ -119,7 +123,8 @@ def adapters_are_used(subject: Subject) -> Iterator[Finding]:
             remedy = "move them to actors.evaluation_engine.sglang"
             yield Problem("sessions that nobody trains have engines of their own", place, remedy)
         http = actors.session.http if actors.session is not None else None
-        if actors.evaluator is None and not (http is not None and http.free_sessions):
+        evaluates = actors.evaluator is not None and not actors.evaluator.external
+        if not evaluates and not (http is not None and http.free_sessions):
             what = "every session of this run is trained, so none may name an adapter"
             remedy = "leave them out, add [actors.evaluator], or set http.free_sessions"
             yield Problem(what, place, remedy)

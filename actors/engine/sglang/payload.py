@@ -1,8 +1,8 @@
 """Tensors in the form that SGLang's `/update_weights_from_tensor` takes: pickles in base64.
 
 One buffer of bytes for many tensors, and where each of them lies in it (SGLang's
-`flattened_bucket`): the server opens one handle instead of one for each tensor, which on a GPU is
-half of the time that generation pauses.
+`flattened_bucket`): the server opens one handle instead of one for each tensor, while generation
+pauses.
 
 This is the one place of Milepost that writes pickles, and it never reads one: the bytes go from
 this actor to its own server, over loopback.

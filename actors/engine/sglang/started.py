@@ -41,6 +41,8 @@ from milepost.configs.sglang import SGLangConfig
 from milepost.messages.engine import TensorSpec
 
 ASK_S = 60.0
+EXACT_DRAFTS = ("speculative_accept_threshold_acc", "speculative_accept_threshold_single")
+"""Below 1 a server takes drafts that the model would not have drawn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,6 +234,11 @@ def refuse_unfit(info: dict[str, Any], config: EngineConfig, needs: Needs) -> No
         f"{name} = {info.get(name)!r}, {value!r} is needed"
         for name, value in wanted.items()
         if info.get(name) != value
+    ]
+    faults += [
+        f"{name} = {info[name]!r}, 1.0 is needed"
+        for name in EXACT_DRAFTS
+        if info.get(name, 1.0) != 1.0
     ]
     faults += adapter_differences(ours.adapters, info.get("lora_paths"))
     length = info.get("context_length")

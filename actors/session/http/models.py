@@ -1,7 +1,8 @@
 """Names of models at the door: the policy, and adapters on top of it.
 
-Clients send whatever name their code has; any that is not an adapter's means the policy, as it
-always did. An adapter is named by itself, or as `POLICY:ADAPTER`, as clients of SGLang do.
+Clients send whatever name their code has; any that is not an adapter's means the policy. An adapter
+is named by itself, or as `POLICY:ADAPTER`, as clients of SGLang do: then a name that nobody has is
+refused, since the policy's answer would be taken for the adapter's.
 """
 
 from __future__ import annotations
@@ -23,11 +24,14 @@ class Models:
     adapters: tuple[str, ...] = ()
 
     def adapter_of(self, model: str) -> str:
-        """The adapter that a request's `model` names; empty: none. It need not exist."""
+        """The adapter that a request's `model` names; empty: none.
+
+        What is named as `POLICY:ADAPTER` need not exist, in a run that has some.
+        """
         if model in self.adapters:
             return model
-        head, _, adapter = model.partition(":")
-        return adapter if head == self.policy else ""
+        head = f"{self.policy}:"
+        return model.removeprefix(head) if self.adapters and model.startswith(head) else ""
 
     def listed(self, *, with_adapters: bool) -> list[dict[str, Any]]:
         """As `/v1/models` lists them."""

@@ -49,6 +49,9 @@ def _record(branch: BranchCopy, number: int, asked_s: float, answered_s: float) 
         "completion_tokens": turn.end - turn.prompt_end,
         "prompt_tokens": turn.prompt_end,
     }
+    if turn.adapter:
+        # Whoever trains on these log-probs must know that they are not the policy's.
+        meta["adapter"] = turn.adapter
     choice = {"index": 0, "message": message, "finish_reason": finish, "meta_info": meta}
     request: dict[str, Any] = {
         "messages": branch.messages[: end - 1],

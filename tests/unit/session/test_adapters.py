@@ -67,6 +67,20 @@ def test_a_client_names_an_adapter_as_its_model(model: str, adapter: str) -> Non
     assert Models("policy", ("terse",)).adapter_of(model) == adapter
 
 
+@pytest.mark.parametrize(
+    ("models", "model", "adapter"),
+    [
+        (Models("qwen3"), "qwen3:8b", ""),
+        (Models("qwen3:8b", ("terse",)), "qwen3:8b", ""),
+        (Models("qwen3:8b", ("terse",)), "qwen3:8b:terse", "terse"),
+        (Models("qwen3:8b", ("terse",)), "qwen3:terse", ""),
+    ],
+)
+def test_a_colon_in_a_name_is_no_adapter(models: Models, model: str, adapter: str) -> None:
+    """`NAME:TAG` is how other servers call models; where no adapters are, it is the policy."""
+    assert models.adapter_of(model) == adapter
+
+
 def test_adapters_are_listed_where_they_may_be_named() -> None:
     models = Models("policy", ("terse",))
     assert [one["id"] for one in models.listed(with_adapters=False)] == ["policy"]

@@ -18,7 +18,8 @@ from milepost.actors.engine.sglang.adapters import (
 from milepost.actors.engine.sglang.capabilities import UnsupportedServerError
 from milepost.actors.engine.sglang.launch import lora_options
 from milepost.actors.engine.sglang.ranks import Parallel, parallel_of, require_adapters, require_way
-from milepost.actors.engine.sglang.started import adapter_differences
+from milepost.actors.engine.sglang.started import Needs, adapter_differences, refuse_unfit
+from milepost.configs.actors import EngineConfig
 
 SHAPES = {
     "model.layers.0.self_attn.q_proj.weight": (16, 8),
@@ -70,6 +71,7 @@ def test_an_adapter_of_the_model_is_left_alone(tmp_path: Path) -> None:
         (GOOD, {"lora_alpha": None}, "a number is needed"),
         (GOOD, {"target_modules": "all-linear"}, "a list out of"),
         (GOOD, {"target_modules": ["embed_tokens"]}, "a list out of"),
+        (GOOD, {"target_modules": [["q_proj"]]}, "a list out of"),
         ({}, {}, "no tensors"),
         (pair("self_attn.q_proj", 8, 8), {}, "(16, 2) fits the model's"),
         (pair("self_attn.v_proj", 8, 8), {}, "which the model has not"),
@@ -92,8 +94,10 @@ def test_what_a_server_would_load_wrongly_is_named(
 
 def test_a_folder_that_is_no_adapter_is_named(tmp_path: Path) -> None:
     assert "is no adapter" in " ".join(adapter_faults(tmp_path / "absent", None))
-    (tmp_path / "adapter_config.json").write_text("{")
-    assert "is no adapter" in " ".join(adapter_faults(tmp_path, None))
+    write(tmp_path, GOOD)
+    for text in ("{", "[]", "null"):
+        (tmp_path / "adapter_config.json").write_text(text)
+        assert "is no adapter" in " ".join(adapter_faults(tmp_path, None))
 
 
 def test_a_long_list_of_faults_is_cut(tmp_path: Path) -> None:
@@ -120,6 +124,21 @@ def test_adapters_of_somebody_elses_server_are_compared(tmp_path: Path) -> None:
     assert adapter_differences({"a": str(tmp_path)}, loaded) == []
     assert "loaded from" in adapter_differences({"a": "/elsewhere"}, loaded)[0]
     assert "absent" in adapter_differences({"b": str(tmp_path)}, None)[0]
+
+
+def test_somebody_elses_server_may_not_take_drafts_that_the_model_would_not_draw() -> None:
+    """Of a server that we start, the same options are refused by name."""
+    told: dict[str, Any] = {
+        "dtype": "float32",
+        "skip_tokenizer_init": True,
+        "allow_auto_truncate": False,
+        "enable_deterministic_inference": False,
+        "enable_return_routed_experts": False,
+    }
+    needs = Needs(dtype="float32", context_tokens=8, pause="", is_cut=False)
+    refuse_unfit(told | {"speculative_accept_threshold_acc": 1.0}, EngineConfig(), needs)
+    with pytest.raises(UnsupportedServerError, match=r"threshold_single = 0\.5, 1\.0 is needed"):
+        refuse_unfit(told | {"speculative_accept_threshold_single": 0.5}, EngineConfig(), needs)
 
 
 def test_ranks_are_counted_as_the_server_lays_them_out() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 from unit.session.kit import QUESTION, Play, play
@@ -10,6 +11,7 @@ from unit.session.kit import QUESTION, Play, play
 from milepost.actors.session.http.branches import BranchCopy, copies_of, tree_of
 from milepost.actors.session.http.records import records_of
 from milepost.configs.actors import TreeConfig
+from milepost.messages.shared import Purpose
 
 USER = {"role": "user", "content": "and now?"}
 
@@ -64,3 +66,18 @@ def test_records_are_requests_and_responses_in_order() -> None:
     assert one["request"]["input_ids"] == row[: branch.turns[0].prompt_end]
     assert two["request"]["input_ids"] == row[: branch.turns[1].prompt_end]
     assert two["response"]["choices"][0]["message"]["content"] == "dog"
+
+
+def test_records_say_which_replies_an_adapter_sampled() -> None:
+    """Their log-probs stand beside them, and are of weights that no version contains."""
+    game = play()
+    game.desk.adapters = ("terse",)
+    game.open(purpose=Purpose.EVALUATE, deliver_to="evaluator")
+    asked = game.chat([QUESTION], adapter="terse")
+    game.sample("cat")
+    answer: Any = game.replies[asked]
+    game.turn([QUESTION, answer.message, USER], "dog")
+    (branch,) = copies_of(game.core._sessions["g.0"].record.branches())
+    one, two = json.loads(records_of([branch], []))
+    assert one["response"]["choices"][0]["meta_info"]["adapter"] == "terse"
+    assert "adapter" not in two["response"]["choices"][0]["meta_info"]

@@ -36,6 +36,12 @@ TABLE = "actors.engine.sglang"
             "takes 4 GPUs",
         ),
         ([f"{TABLE}.adapters={{'a:b' = '/x'}}"], "adapters", "no name of an adapter"),
+        ([f"{TABLE}.adapters={{tiny = '/x'}}"], "adapters", "what clients call the policy"),
+        (
+            [f"{TABLE}.adapters={{a = '/x'}}", "actors.evaluator.external='user:Exam'"],
+            "adapters",
+            "every session of this run is trained",
+        ),
         (
             [f"{TABLE}.adapters={{a = '/x'}}", f"{TABLE}.options={{tp-size = 2}}"],
             "adapters",
@@ -65,6 +71,7 @@ def test_a_server_that_is_told_two_things_is_refused(
         [f"{TABLE}.options={{dp-size = 2}}", f"{TABLE}.update=disk"],
         [f"{TABLE}.options={{dp-size = 2, tp-size = 2, enable-dp-attention = true}}"],
         [f"{TABLE}.adapters={{a-b = '/x'}}"],
+        [f"{TABLE}.gpu_stride=0", "actors.engine.replicas=2", "actors.engine.device=cuda"],
         [
             f"{TABLE}.update=distributed",
             "actors.engine.device=cuda:0",
