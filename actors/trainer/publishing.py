@@ -29,7 +29,8 @@ from milepost.messages.trainer import (
 FAILURES_MAX: Final = 3
 """Publications that may fail in a row; the publisher has tried each of them several times."""
 PublisherWord: TypeAlias = VersionPublished | VersionFailed | SendVersion | SendBytes | KeepVersions
-KEEP: Final = "keep-memory"
+KEEP: Final = "keep/"
+"""Keys of works that let go of memory begin with it; a second may be ordered while one goes on."""
 
 
 @dataclass(slots=True)
@@ -59,6 +60,7 @@ class Publishing:
     _tells: int = 0
     _sends: dict[str, tuple[Request, int]] = field(default_factory=dict)
     """Versions being sent once more: who asked for it, and which."""
+    _keeps: int = 0
 
     @property
     def settled(self) -> bool:
@@ -106,16 +108,17 @@ class Publishing:
                 self._sends[key] = (request, version)
                 return [ReadBack(key, version)]
             case KeepVersions(versions=versions, announced=announced):
-                return [KeepMemory(KEEP, versions, announced)]
+                self._keeps += 1
+                return [KeepMemory(f"{KEEP}{self._keeps}", versions, announced)]
         return []
 
     def owns(self, key: str) -> bool:
         """The key is of something that the publisher asked for."""
-        return key == KEEP or key in self._sends
+        return key.startswith(KEEP) or key in self._sends
 
     def sent(self, event: WorkDone) -> list[Effect]:
         """It has ended, well or not; that a version was not sent is the publisher's to judge."""
-        if event.key == KEEP:
+        if event.key.startswith(KEEP):
             return [Fail(f"memory of old versions is lost: {event.error}")] if event.error else []
         request, version = self._sends.pop(event.key)
         buckets = event.result if isinstance(event.result, tuple) else ()

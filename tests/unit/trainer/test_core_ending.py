@@ -277,14 +277,28 @@ def test_bytes_and_memory_of_old_versions_are_the_publishers_to_ask_for() -> Non
     asked = Received("publisher", SendBytes(version=0), request)
     assert game.core.handle(asked, 1.0) == [ReadBack("read/0/7", 0)]
     kept = Received("publisher", KeepVersions(versions=(0,), announced=3))
-    assert game.core.handle(kept, 1.0) == [KeepMemory("keep-memory", (0,), 3)]
+    assert game.core.handle(kept, 1.0) == [KeepMemory("keep/1", (0,), 3)]
     bucket = BucketReady(version=0, index=0, names=(), tensors=())
     assert game.core.handle(WorkDone("read/0/7", (bucket,)), 1.0) == [
         Tell("publisher", bucket),
         Reply(request, VersionSent(version=0, ok=True)),
     ]
-    assert game.core.handle(WorkDone("keep-memory", None), 1.0) == []
+    assert game.core.handle(WorkDone("keep/1", None), 1.0) == []
     game.core.handle(asked, 1.0)
     refused = VersionSent(version=0, ok=False, reason="NotHeld: version 0 is not on the GPU")
     failed = WorkDone("read/0/7", None, "NotHeld: version 0 is not on the GPU")
     assert game.core.handle(failed, 1.0) == [Reply(request, refused)]
+
+
+def test_two_words_on_what_to_keep_may_come_before_the_first_is_carried_out() -> None:
+    """A publication and the next version are a moment apart; the shell ends an actor that orders a
+    work under the key of one that goes on."""
+    game = play(steps=9)
+    works: list[KeepMemory] = []
+    for versions in ((0, 1), (1,)):
+        word = Received("publisher", KeepVersions(versions=versions, announced=1))
+        works += [one for one in game.core.handle(word, 1.0) if isinstance(one, KeepMemory)]
+    assert [one.versions for one in works] == [(0, 1), (1,)]
+    assert len({one.key for one in works}) == 2
+    for one in works:
+        assert game.core.handle(WorkDone(one.key, None), 1.0) == []
