@@ -17,7 +17,7 @@ from torch import Tensor
 from unit.trainer.kit import VOCABULARY, batch_of, group, model_classes, write_model
 
 from milepost.actors.arrays import from_bulk
-from milepost.actors.trainer.fsdp.blueprint import Blueprint, ordinary_memory
+from milepost.actors.trainer.fsdp.blueprint import Blueprint, ordinary_memory, turned_back
 from milepost.actors.trainer.fsdp.checkpoint import (
     CheckpointDamaged,
     CheckpointFailed,
@@ -34,7 +34,7 @@ from milepost.actors.trainer.fsdp.export import (
 )
 from milepost.actors.trainer.fsdp.hugging_face import write_hugging_face
 from milepost.actors.trainer.fsdp.learner import Learner
-from milepost.actors.trainer.fsdp.shard import whole
+from milepost.actors.trainer.fsdp.shard import ShardedPolicy, whole
 from milepost.actors.trainer.rows import Minibatch, read_batch
 from milepost.actors.weights.bucketing import unit_of
 from milepost.configs.actors import ScheduleConfig
@@ -256,6 +256,25 @@ def test_a_version_is_written_at_once_to_where_it_travels_from(
             offset = np.frombuffer(bulk.data, np.uint8).ctypes.data - begin
             assert offset % 64 == 0
             assert 0 <= offset <= memory.nbytes - bulk.nbytes
+
+
+def test_a_version_that_lacks_a_tensor_never_leaves(
+    make_learner: MakeLearner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its place would have the bytes of an older version, and the digest would agree to them."""
+    source = write_model(tmp_path / "source", architecture="qwen3_moe", **sizes_of("qwen3_moe"))
+    learner = make_learner(folder=source)
+    blueprint = Blueprint.of(learner.policy, torch.float32, bytes_max=4096)
+
+    def turned(policy: ShardedPolicy, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+        whole_ = turned_back(policy, tensors)
+        return {name: whole_[name] for name in sorted(whole_)[1:]}
+
+    monkeypatch.setattr("milepost.actors.trainer.fsdp.export.turned_back", turned)
+    with pytest.raises(AssertionError, match=r"version 5 lacks \['model.layers.0.mlp.experts.0"):
+        export_version(
+            learner.policy, learner.group, blueprint, version=5, allocate=ordinary_memory
+        )
 
 
 def test_an_export_does_not_move_when_training_goes_on(make_learner: MakeLearner) -> None:
