@@ -233,7 +233,7 @@ class Recorder:
             if len(data) <= self._ring.record_bytes_max:
                 return data
             text = f"the line had {len(data)} bytes"
-        except OverflowError as error:
+        except (OverflowError, UnicodeEncodeError) as error:
             text = f"the line cannot be written: {error}"
         return encode_line(msgspec.structs.replace(line, facts={}, decisions=[], error=text))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,8 @@ from milepost.actors.effects import (
     Work,
     WorkDone,
 )
+from milepost.actors.hold import Told
+from milepost.actors.recorder.desk import RecorderDesk
 from milepost.actors.recorder.lines import Line
 from milepost.actors.recorder.pins import PinsFull, pin_rings
 from milepost.actors.recorder.reading import read_recording, read_recordings
@@ -254,3 +257,36 @@ def test_what_no_message_may_hold_does_not_stop_the_recorder(tmp_path: Path) -> 
     large = GroupOpened(group_id="g1", prompt_id="", size=1 << 70)
     recorder.record(Received("a", large), 0.0, [], ())
     assert "cannot be written" in lines_of(tmp_path)[0].error
+
+
+def test_what_is_no_text_does_not_stop_the_recorder(tmp_path: Path) -> None:
+    """The name of a file may be any bytes, and stand in the error of a work."""
+    recorder = opened(tmp_path)
+    call = Call(WorkDone("read", None, "no file \udcff"), 0.0, 0.0, (), (), 0, 0, 0, "")
+    for _ in range(2):
+        recorder.note(call)
+    recorder.flush()
+    assert ["cannot be written" in line.error for line in lines_of(tmp_path)] == [True, True]
+
+
+async def test_calls_are_written_before_the_loop_waits_and_at_the_latest_when_many_wait(
+    tmp_path: Path,
+) -> None:
+    """Whoever is killed while it waits has told everything."""
+    recorder = opened(tmp_path)
+    desk = RecorderDesk(recorder, asyncio.get_running_loop())
+
+    def call(num: int) -> None:
+        for _ in range(num):
+            desk.record(Told(Received("a", OPENED)), 0.0, 0.0, [], [], None)
+
+    call(3)
+    await asyncio.sleep(0)
+    assert len(lines_of(tmp_path)) == 3
+    call(WAITING_MAX + 2)
+    assert len(lines_of(tmp_path)) == 3 + WAITING_MAX
+    desk.failed(ValueError("x"))
+    assert len(lines_of(tmp_path)) == 3 + WAITING_MAX + 2
+    (found,) = read_recordings(tmp_path / FOLDER)
+    assert list(found.pins.values()) == ["ValueError: x"]
+    recorder.close()
