@@ -86,7 +86,6 @@ class Outbound:
 
     def _refuse(self, sent: Sent) -> None:
         self.asks.pop(sent.id, None)
-        sent.encoded = sent.start = None
         sent.settled(taken=False)
         if len(self._refused) >= self.host.limits.outbox_messages_max:
             self._fail_full(sent)

@@ -123,9 +123,13 @@ class Packing:
         if not local or not self.shares(encoded):
             return encoded
         loan = self.lender.lend(message_id, encoded.buffers, to)
-        if loan.fresh is None:
-            return self._codec.encode(message, loan.places)
-        shared = await run(self._going, self._share, message, loan)
+        try:
+            if loan.fresh is None and len(encoded.body) <= OFF_LOOP_BYTES:
+                return self._codec.encode(message, loan.places)
+            shared = await run(self._going, self._share, message, loan)
+        except (TypeError, ValueError):
+            self.lender.withdraw(message_id)
+            raise
         if shared is not None:
             return shared
         self.num_without_room += 1

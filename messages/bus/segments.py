@@ -26,7 +26,7 @@ UNIT_BYTES: Final = 1 << 20
 """Sizes of segments are multiples of it, so that one fits the next message of about its size."""
 POOL_BYTES_MAX: Final = 256 << 20
 """Free segments kept for the next message, where less than this is in use: otherwise as much as is
-in use, since a weight version needs what the one before it gave back."""
+in use, since a weight version needs what the one before it gave back. The last one always stays."""
 IDLE_S: Final = 300.0
 """Free segments unused for this long are removed; training steps are seldom longer."""
 
@@ -116,7 +116,8 @@ class Segments:
             return segment
 
     def _take(self, size: int) -> Segment:
-        fitting = [one for one in self.free if size <= one.size <= 4 * size]
+        size_max = max(4 * size, UNIT_BYTES)
+        fitting = [one for one in self.free if size <= one.size <= size_max]
         if fitting:
             segment = min(fitting, key=lambda one: one.size)
             self.free.remove(segment)
@@ -150,7 +151,10 @@ class Segments:
             return True
         path = self.folder / segment.name
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
-        descriptor = os.open(path, flags, 0o600)
+        try:
+            descriptor = os.open(path, flags, 0o600)
+        except OSError:
+            return False
         try:
             # Without it, a full /dev/shm kills the process at the first write (SIGBUS).
             os.posix_fallocate(descriptor, 0, segment.size)

@@ -89,6 +89,8 @@ class Sent:
     def settled(self, *, taken: bool) -> None:
         """Its frames are not sent again."""
         self.frames = ()
+        # `start` refers to this object: its buffers would stay until somebody looks for cycles.
+        self.encoded = self.start = None
         if self.settle is not None:
             self.settle(taken)
             self.settle = None

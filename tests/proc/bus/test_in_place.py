@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+from collections.abc import Sequence
 from dataclasses import replace
-from threading import Thread
+from threading import Thread, get_ident
 
+import msgspec
 import pytest
 from proc.bus.harness import LIMITS, RUN_ID, World, ended, serve, until
 
 from milepost.messages.bulk import Bulk
-from milepost.messages.bus import Bus, segment_prefix
+from milepost.messages.bus import Bus, Undelivered, segment_prefix
 from milepost.messages.bus.borrowing import FOLDER
 from milepost.messages.bus.memmove import address_of
+from milepost.messages.bus.packing import OFF_LOOP_BYTES
 from milepost.messages.bus.segments import Segments
 from milepost.messages.engine import WeightBucket
+from milepost.messages.layout import Encoded, Place
+from milepost.messages.shared import Message
 
 SIZE = 2 << 20
 
@@ -183,3 +189,63 @@ async def test_a_thread_makes_payloads_while_the_loop_sends_them(world: World) -
     await asyncio.gather(*told)
     told.clear()
     await until(lambda: a.statistics().memory.allocated_bytes == 0, "all of it to come back")
+
+
+async def test_what_was_never_sent_gives_its_memory_back_at_once(world: World) -> None:
+    """A version that the publisher had no time for: nothing may keep it until somebody looks for
+    cycles, which a trainer seldom does."""
+    limits = replace(LIMITS, window_messages=1)
+    a, b = await world.bus("a", limits=limits), await world.bus("b", limits=limits)
+    first = a.tell("b", expected(1, 512), deadline_s=30)
+    gc.disable()
+    try:
+        second = a.tell("b", made(a, "b", 2), deadline_s=0.05)
+        await asyncio.wait({second})
+        assert isinstance(second.exception(), Undelivered)
+        del second
+        await until(lambda: a.statistics().memory.allocated_bytes == 0, "its memory", 60)
+    finally:
+        gc.enable()
+    await b.receive()
+    await first
+
+
+async def test_a_message_that_cannot_travel_after_all_keeps_no_memory(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The names of segments make a body longer: it may be too long only with them."""
+    a = await world.bus("a")
+    codec = a._packing._codec
+    encode = codec.encode
+
+    def too_long(message: Message, places: Sequence[Place] = ()) -> Encoded:
+        if places:
+            raise ValueError("too long with its places")
+        return encode(message)
+
+    monkeypatch.setattr(codec, "encode", too_long)
+    for message in (expected(1), made(a, "b", 2)):
+        with pytest.raises(ValueError, match="too long with its places"):
+            await a.tell("b", message, deadline_s=10)
+    assert a.statistics().memory.loans == 0
+
+
+async def test_a_long_body_is_packed_on_another_thread_where_nothing_is_copied_too(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a, b = await world.bus("a"), await world.bus("b")
+    codec = a._packing._codec
+    encode, threads = codec.encode, list[int]()
+
+    def noting(message: Message, places: Sequence[Place] = ()) -> Encoded:
+        if places:
+            threads.append(get_ident())
+        return encode(message, places)
+
+    monkeypatch.setattr(codec, "encode", noting)
+    for names in (("a", "b"), ("a" * OFF_LOOP_BYTES, "b")):
+        message = msgspec.structs.replace(made(a, "b", 3), names=names)
+        told = a.tell("b", message, deadline_s=10)
+        assert (await b.receive()).message == message
+        await told
+    assert [ident == get_ident() for ident in threads] == [True, False]

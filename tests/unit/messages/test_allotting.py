@@ -218,6 +218,31 @@ def test_a_host_without_room_gives_ordinary_memory(
     assert made.nbytes == MIB
 
 
+def test_a_segment_that_cannot_be_named_is_no_room_either(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No descriptor left, or a /dev/shm that nobody may write: an export goes on all the same."""
+
+    def refused(*_: object) -> int:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(os, "open", refused)
+    made = house.make(1)
+    assert (house.allotments.num_elsewhere, house.segments.held_bytes) == (1, 0)
+    assert made.nbytes == MIB
+    assert not house.lender.fill(house.lender.lend(1, [made], "b"))
+    house.lender.withdraw(1)
+
+
+def test_the_last_small_bucket_of_a_version_finds_its_memory_again(house: House) -> None:
+    """A segment has a MiB at least, which is more than four times what lies in this one."""
+    made = house.make(1, 100_000)
+    base = address_of(made)
+    del made
+    assert address_of(house.make(2, 100_000)) == base
+    assert house.segments.num_bytes == MIB
+
+
 def test_small_payloads_are_not_worth_a_segment(house: House) -> None:
     assert house.make(1, 1000).nbytes == 1000
     assert house.make(1, 0).nbytes == 0
