@@ -33,7 +33,11 @@ from safetensors.torch import save_file
 from milepost.actors.engine.interface import Finished, Rejected
 from milepost.messages.engine import PauseMode
 
-pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(300)]
+pytestmark = [
+    pytest.mark.asyncio(loop_scope="session"),
+    pytest.mark.timeout(300),
+    pytest.mark.xdist_group("adapters"),
+]
 KINDS = [kind for kind in kinds() if kind not in {"embedded", "sglang-url"}]
 """The embedded engine has none, and a server at a url was started without."""
 RANK, ALPHA = 4, 8

@@ -32,7 +32,11 @@ from milepost.actors.engine.interface import (
 from milepost.messages.engine import PauseMode
 from milepost.messages.shared import FinishReason, SamplingParams, VersionSpan
 
-pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(300)]
+pytestmark = [
+    pytest.mark.asyncio(loop_scope="session"),
+    pytest.mark.timeout(300),
+    pytest.mark.xdist_group("servers"),
+]
 
 
 async def test_log_probs_are_the_models_own(served: Served) -> None:

@@ -35,7 +35,11 @@ from milepost.actors.weights.delta_writer import DeltaSettings, DeltaWriter
 from milepost.actors.weights.encoder import Encoder
 from milepost.messages.engine import PauseMode
 
-pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(300)]
+pytestmark = [
+    pytest.mark.asyncio(loop_scope="session"),
+    pytest.mark.timeout(300),
+    pytest.mark.xdist_group("servers"),
+]
 
 
 @pytest_asyncio.fixture(loop_scope="session")
