@@ -64,11 +64,11 @@ class Schedule:
         self.newest, self.final = version, final
         # It may have its score, or be about to, when it turns out to be the last one.
         is_done = version == measured or self.past.is_whole(version)
-        is_last = final and self.settings.at_end and not is_done
+        is_last = final and self.settings.at_end
         if previous is None:
             self._look_back(version)
             previous = was_due
-        if is_last or self._is_regular(version, previous):
+        if not is_done and (is_last or self._is_regular(version, previous)):
             is_busy = measured is not None or self.asked is not None
             self._demand(version, is_busy=is_busy, is_forced=is_last)
         return True

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from sim.rows import trajectory
 from unit.evaluator.kit import Play, settings
 
-from milepost.actors.effects import Answered, Unanswered
+from milepost.actors.effects import Answered, Unanswered, Woken
 from milepost.messages.buffer import TrajectoryFinished
 from milepost.messages.publisher import HoldRefused, HoldVersion, ReleaseVersion, VersionHeld
 from milepost.messages.rollout import EpisodeEnded
@@ -93,6 +93,22 @@ def test_the_last_version_is_measured_whatever_the_policy() -> None:
     grant(play, 2)
     play.end_all()
     assert scored(play) == [1, 2]
+    assert play.take(WorkFinished)
+
+
+@pytest.mark.parametrize("overflow", ["skip", "backpressure"])
+def test_a_version_that_is_heard_of_while_it_is_measured_is_not_due_again(overflow: str) -> None:
+    """Engines that were asked for version 1 were already on the last one, before its news came."""
+    play = fleet(overflow=overflow)
+    play.publish(0)
+    play.publish(1)
+    grant(play, 4)
+    play.hear_version(4, final=True)
+    play.feed(Woken("owed"))
+    play.end_all()
+    assert skipped(play) == {1: "passed"}
+    assert scored(play) == [4]
+    assert "hold" not in play.asked
     assert play.take(WorkFinished)
 
 
