@@ -127,5 +127,6 @@ class Past:
 
     @property
     def newest(self) -> int | None:
-        """The last version that was due; None before the first."""
+        """The last version that was due, or that the run went on from; None before the first."""
+        # A run that begins at version 0 went on from nothing: version 0 itself may be due.
         return max((*self.due, *self.outcomes), default=self.began or None)

@@ -11,7 +11,7 @@ from milepost.actors.effects import Effect
 from milepost.actors.recorder.lines import Line, encode_line
 from milepost.actors.recorder.pins import PinsFull
 from milepost.actors.recorder.reading import read_lines
-from milepost.actors.recorder.recorder import WAITING_MAX, Call, Recorder, SentMessage
+from milepost.actors.recorder.recorder import Call, Recorder, SentMessage
 from milepost.actors.recorder.ring import read_image
 from milepost.actors.recorder.story import anomaly_in, story
 from milepost.actors.recorder.tracing import about
@@ -61,7 +61,7 @@ class RecorderDesk:
             told.digest,
             f"{type(failure).__name__}: {failure}" if failure is not None else "",
         )
-        if recorder.note(call) >= WAITING_MAX:
+        if recorder.note(call):
             self._flush(recorder)
         elif not self._flushes_soon:
             self._flushes_soon = True

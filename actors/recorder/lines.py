@@ -89,10 +89,11 @@ def decode_line(data: bytes, names_of: Callable[[str], tuple[str, ...]]) -> Line
         msgspec.ValidationError: it was written by another commit.
     """
     parts = _decoder.decode(data)
-    if len(parts) == len(_FIELDS):
+    if len(parts) == len(_FIELDS) and isinstance(parts[_DECISIONS], list):
         _name(parts, _TYPE, _FACTS, names_of)
         for told in parts[_DECISIONS]:
-            _name(told, _DECISION_TYPE, _DECISION_FACTS, names_of)
+            if isinstance(told, list) and len(told) == len(_DECISION_FIELDS):
+                _name(told, _DECISION_TYPE, _DECISION_FACTS, names_of)
     return msgspec.convert(parts, Line)
 
 
@@ -101,7 +102,7 @@ def _name(
 ) -> None:
     """Give the values their names; numbers where they are not known."""
     values = parts[facts]
-    if isinstance(values, list):
+    if isinstance(values, list) and isinstance(parts[kind], str):
         names = names_of(parts[kind])
         if len(names) != len(values):
             names = tuple(f"value_{number}" for number in range(len(values)))

@@ -143,11 +143,10 @@ class Recorder:
 
     # ---- a line ----------------------------------------------------------------------------
 
-    def note(self, call: Call) -> int:
-        """Have a call written down by the next `flush`; how many wait for it now."""
-        waiting = self._waiting
-        waiting.append(call)
-        return WAITING_MAX if self._payloads is not None else len(waiting)
+    def note(self, call: Call) -> bool:
+        """Have a call written down by the next `flush`; whether that should come at once."""
+        self._waiting.append(call)
+        return self._payloads is not None or len(self._waiting) >= WAITING_MAX
 
     def flush(self) -> Sequence[Call]:
         """Write down what waits; these calls."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -150,6 +151,17 @@ def test_lines_of_another_commit_are_read_with_numbers_for_names() -> None:
     assert (
         set(unknown.facts) == set(unknown.decisions[0].facts) == {"value_0", "value_1", "value_2"}
     )
+
+
+@pytest.mark.parametrize("place", range(14))
+@pytest.mark.parametrize("strange", [None, 7, "x", [7], [[7]], [["tell", "buffer"]], {"a": 1}])
+def test_a_line_of_another_layout_is_refused_as_one(place: int, strange: object) -> None:
+    """Whatever another commit wrote there, a reader says so; it does not fall over."""
+    line = Line(0, 0.0, 0.0, "received", type="GroupOpened", facts=values_of(OPENED))
+    parts = msgspec.msgpack.decode(encode_line(line))
+    parts[place] = strange
+    with contextlib.suppress(msgspec.DecodeError):
+        assert isinstance(decode_line(msgspec.msgpack.encode(parts), names_of), Line)
 
 
 def test_contents_are_kept_once_and_read_up_to_a_torn_end(tmp_path: Path) -> None:
