@@ -98,9 +98,14 @@ def num_copies(options: dict[str, Any]) -> int:
     return 1 if SHARED_ATTENTION in options else _size(options, DATA_RANKS)
 
 
+def num_stages(options: dict[str, Any]) -> int:
+    """Stages of a pipeline that one server makes with these options."""
+    return _size(options, STAGES)
+
+
 def num_gpus(options: dict[str, Any]) -> int:
     """GPUs that one server takes with these options."""
-    ranks = _size(options, TENSOR_RANKS) * _size(options, STAGES)
+    ranks = _size(options, TENSOR_RANKS) * num_stages(options)
     return ranks * num_copies(options)
 
 

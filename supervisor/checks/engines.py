@@ -12,7 +12,14 @@ from milepost.actors.engine.sglang.adapters import adapter_faults
 from milepost.actors.weights.manifest import read_checkpoint
 from milepost.configs.actors import EngineConfig
 from milepost.configs.problem import Problem
-from milepost.configs.sglang import ADAPTER_NAME, SGLangConfig, num_copies, num_gpus, option_faults
+from milepost.configs.sglang import (
+    ADAPTER_NAME,
+    SGLangConfig,
+    num_copies,
+    num_gpus,
+    num_stages,
+    option_faults,
+)
 from milepost.configs.topology import Topology
 from milepost.supervisor.checks.check import Finding, Note, Subject
 
@@ -94,6 +101,9 @@ def _ranks(engine: EngineConfig, where: str) -> Iterator[Finding]:
     if copies > 1 and ours.update != "disk":
         what = f'update = "{ours.update}" reaches one copy of the model, dp-size makes {copies}'
         yield Problem(what, f"{where}.update", 'set "disk", or the option enable-dp-attention')
+    if num_stages(ours.options) > 1 and ours.update == "disk":
+        what = "with pp-size SGLang serves other weights than it reads from the disk"
+        yield Problem(what, f"{where}.update", 'set "tensors", or leave pp-size out')
     # All of them on the same GPUs is a will of its own; overlapping by a part of them is not.
     if engine.device != "cpu" and engine.replicas > 1 and 0 < ours.gpu_stride < gpus:
         what = f"a server takes {gpus} GPUs, the next one begins {ours.gpu_stride} further"

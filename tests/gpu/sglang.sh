@@ -17,6 +17,8 @@
 #     two        publications and a run with the trainer on the second GPU, over NCCL
 #     ranks      the suite against a server of two tensor-parallel ranks and one of two data-parallel
 #                ones, at the same time on two GPUs
+#     attention  the same for two data-parallel ranks inside of two tensor-parallel ones
+#     stages     the same for two stages of a pipeline
 #     drafts     speculative decoding with drafts from n-grams
 set -u
 wheels=$1 out=$2; shift 2
@@ -50,14 +52,25 @@ ranks() {
   ranked tp '"tp-size": 2, "disable-custom-all-reduce": true' tensors &
   ranked dp '"dp-size": 2' disk &
   wait
-  for name in tp dp; do
+  told tp dp
+}
+attention() { alone attention '"tp-size": 2, "dp-size": 2, "enable-dp-attention": true, "disable-custom-all-reduce": true' " and not adapter"; }
+stages() { alone stages '"pp-size": 2'; }
+alone() {
+  export SGLANG_ENABLE_TP_MEMORY_INBALANCE_CHECK=false
+  options=$MILEPOST_SGLANG_OPTIONS
+  ranked "$1" "$2" tensors "${3:-}"
+  told "$1"
+}
+told() {
+  for name in "$@"; do
     echo "== ranks, $name"
     tail -45 "$out/ranks-$name.log" | cut -c1-400
   done
 }
 ranked() {
   MILEPOST_SGLANG_OPTIONS=${options/"{"/"{$2, "} MILEPOST_SGLANG_UPDATE=$3 MILEPOST_ENGINE_DEVICE=cuda \
-    timeout 280 python3 -P -m pytest -q -p no:cacheprovider -k "sglang and not distributed" tests/contract \
+    timeout 280 python3 -P -m pytest -q -p no:cacheprovider -k "sglang and not distributed${4:-}" tests/contract \
     > "$out/ranks-$1.log" 2>&1
 }
 

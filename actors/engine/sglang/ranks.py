@@ -22,30 +22,41 @@ class Parallel:
         ranks: that take weights together: one payload each, one place in a broadcast each.
         data_ranks: that a request may be routed to; each has a cache of its own.
         copies: whole models, each with such ranks.
+        stages: of a pipeline, that the ranks of one copy are spread over.
     """
 
     ranks: int
     data_ranks: int
     copies: int
+    stages: int = 1
 
 
 def parallel_of(info: dict[str, Any]) -> Parallel:
     """Read `/server_info`."""
     tensor_ranks, data_ranks = int(info["tp_size"]), int(info["dp_size"])
-    shares = bool(info.get("enable_dp_attention", False))
+    shares, stages = bool(info.get("enable_dp_attention", False)), int(info.get("pp_size", 1))
     return Parallel(
-        ranks=tensor_ranks * int(info.get("pp_size", 1)),
+        ranks=tensor_ranks * stages,
         data_ranks=data_ranks,
         copies=1 if shares else data_ranks,
+        stages=stages,
     )
 
 
 def require_way(update: str, parallel: Parallel) -> None:
-    """Refuse a way of weights that would reach one copy of several.
+    """Refuse a way of weights that would not reach every rank as it was sent.
+
+    With stages, SGLang 0.5.21 reads a version from the disk, says that it serves it, and serves
+    something else: seen on two GPUs, with versions of one digest that were right over tensors.
 
     Raises:
-        UnsupportedServerError: it is not the disk.
+        UnsupportedServerError: several copies, and it is not the disk; or stages, and it is.
     """
+    if parallel.stages > 1 and update == "disk":
+        raise UnsupportedServerError(
+            f"SGLang serves other weights than it reads from the disk when {parallel.stages} "
+            'stages of a pipeline hold the model (pp-size): let update = "tensors"'
+        )
     if parallel.copies > 1 and update != "disk":
         raise UnsupportedServerError(
             f'by way "{update}" SGLang brings weights to one copy of the model, this server has '

@@ -186,6 +186,7 @@ def _facts(
             "ranks": parallel.ranks,
             "data_ranks": parallel.data_ranks,
             "copies": parallel.copies,
+            "stages": parallel.stages,
             "cache_tokens": info.get("max_total_num_tokens"),
         },
     )

@@ -135,8 +135,11 @@ class Switching:
 
     async def _switch(self, work: SwitchWeights) -> Switched:
         num_in_flight = self.room.num_inside - 1
-        keeps_routes = self._started.facts.returns_routes
-        lives = self._started.capabilities.lives_through(work.mode, keeps_routes=keeps_routes)
+        lives = self._started.capabilities.lives_through(
+            work.mode,
+            keeps_routes=self._started.facts.returns_routes,
+            stages=self._started.parallel.stages,
+        )
         flush = work.mode is PauseMode.RETRACT
         self._open.clear()
         self._is_switching = True

@@ -144,7 +144,7 @@ def test_somebody_elses_server_may_not_take_drafts_that_the_model_would_not_draw
 def test_ranks_are_counted_as_the_server_lays_them_out() -> None:
     """A payload or a place in a broadcast too few, and the server waits for it for ever."""
     assert parallel_of({"tp_size": 2, "dp_size": 1}) == Parallel(2, 1, 1)
-    assert parallel_of({"tp_size": 2, "pp_size": 2, "dp_size": 2}) == Parallel(4, 2, 2)
+    assert parallel_of({"tp_size": 2, "pp_size": 2, "dp_size": 2}) == Parallel(4, 2, 2, 2)
     attention = {"tp_size": 4, "dp_size": 2, "enable_dp_attention": True}
     assert parallel_of(attention) == Parallel(4, 2, 1)
 
@@ -155,6 +155,13 @@ def test_ways_that_reach_one_copy_are_refused_for_several() -> None:
     require_way("tensors", Parallel(4, 2, 1))
     with pytest.raises(UnsupportedServerError, match="one copy of the model, this server has 2"):
         require_way("tensors", Parallel(1, 2, 2))
+
+
+def test_the_disk_is_refused_for_stages_of_a_pipeline() -> None:
+    """SGLang says that it serves the version, and its log-probs are of none."""
+    require_way("tensors", Parallel(2, 1, 1, 2))
+    with pytest.raises(UnsupportedServerError, match="when 2 stages of a pipeline hold the model"):
+        require_way("disk", Parallel(2, 1, 1, 2))
 
 
 def test_adapters_of_a_model_in_parts_are_refused_on_a_cpu() -> None:

@@ -305,6 +305,7 @@ def test_releases_differ(version: str, *, spans: bool, retracts: bool, in_place:
     assert found.lives_through(PauseMode.IN_PLACE) is in_place
     assert not found.lives_through(PauseMode.RETRACT, keeps_routes=True), "routes would be replaced"
     assert found.lives_through(PauseMode.IN_PLACE, keeps_routes=True) is in_place
+    assert not found.lives_through(PauseMode.RETRACT, stages=2), "the server would end"
 
 
 def test_a_release_that_lacks_what_is_needed_is_refused_with_all_that_is_missing() -> None:

@@ -27,6 +27,11 @@ TABLE = "actors.engine.sglang"
         ([f"{TABLE}.update=disk", f"{TABLE}.staging_device=cpu"], "staging_device", "nowhere else"),
         ([f"{TABLE}.options={{dp-size = 2}}"], "update", "one copy of the model, dp-size makes 2"),
         (
+            [f"{TABLE}.options={{pp-size = 2}}", f"{TABLE}.update=disk"],
+            "update",
+            "other weights than it reads from the disk",
+        ),
+        (
             [
                 f"{TABLE}.options={{tp-size = 4}}",
                 "actors.engine.replicas=2",
@@ -69,6 +74,7 @@ def test_a_server_that_is_told_two_things_is_refused(
         [f"{TABLE}.urls=['http://127.0.0.1:30000/']"],
         [f"{TABLE}.update=distributed"],
         [f"{TABLE}.options={{dp-size = 2}}", f"{TABLE}.update=disk"],
+        [f"{TABLE}.options={{pp-size = 2}}"],
         [f"{TABLE}.options={{dp-size = 2, tp-size = 2, enable-dp-attention = true}}"],
         [f"{TABLE}.adapters={{a-b = '/x'}}"],
         [f"{TABLE}.gpu_stride=0", "actors.engine.replicas=2", "actors.engine.device=cuda"],
