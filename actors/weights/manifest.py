@@ -11,6 +11,7 @@ from typing import Any, Final
 import msgspec
 import xxhash
 
+from milepost.configs.base import NonNegative
 from milepost.messages.bulk import ITEM_BYTES
 from milepost.messages.engine import TensorSpec
 
@@ -32,6 +33,20 @@ DTYPES: Final = {
 HEADER_BYTES_MAX: Final = 100_000_000
 _NAMED_MAX: Final = 3
 _ALIGNMENT: Final = 64
+
+
+class _Index(msgspec.Struct):
+    """`model.safetensors.index.json`, as far as it matters here."""
+
+    weight_map: dict[str, str]
+
+
+class _Entry(msgspec.Struct):
+    """One tensor in the header of a safetensors file."""
+
+    dtype: str
+    shape: tuple[NonNegative, ...]
+    data_offsets: tuple[NonNegative, NonNegative]
 
 
 class ManifestError(ValueError):
@@ -96,9 +111,13 @@ def read_checkpoint(folder: Path) -> dict[str, Place]:
     """
     index = folder / INDEX
     if index.is_file():
-        listed = msgspec.json.decode(index.read_bytes())
-        named: dict[str, str] = listed["weight_map"]
+        try:
+            named = msgspec.json.decode(index.read_bytes(), type=_Index).weight_map
+        except msgspec.DecodeError as error:
+            raise ManifestError(f"{index} is no index of a checkpoint: {error}") from error
         files = sorted(set(named.values()))
+        if outside := [file for file in files if Path(file).name != file]:
+            raise ManifestError(f"{index} names {_some(outside)}, which lies in another folder")
     else:
         named, files = {}, [SINGLE]
     places: dict[str, Place] = {}
@@ -121,11 +140,15 @@ def read_header(path: Path) -> list[Place]:
     for name, entry in header.items():
         if name == "__metadata__":
             continue
-        begin, end = entry["data_offsets"]
-        if entry["dtype"] not in DTYPES:
-            raise ManifestError(f"{name} in {path} is {entry['dtype']}, which cannot be moved")
-        spec = TensorSpec(name=name, dtype=DTYPES[entry["dtype"]], shape=tuple(entry["shape"]))
-        if end - begin != tensor_bytes(spec) or start + end > size or begin < 0:
+        try:
+            told = msgspec.convert(entry, _Entry)
+        except msgspec.ValidationError as error:
+            raise ManifestError(f"{name} in {path} cannot be read: {error}") from error
+        begin, end = told.data_offsets
+        if told.dtype not in DTYPES:
+            raise ManifestError(f"{name} in {path} is {told.dtype}, which cannot be moved")
+        spec = TensorSpec(name=name, dtype=DTYPES[told.dtype], shape=told.shape)
+        if end - begin != tensor_bytes(spec) or start + end > size:
             raise ManifestError(
                 f"{name} in {path} has offsets {begin} to {end}, its shape {spec.shape} needs "
                 f"{tensor_bytes(spec)} bytes, the file has {size - start}"

@@ -73,15 +73,6 @@ async def test_an_actor_that_is_killed_takes_its_server_along(scene: Scene) -> N
     assert await asyncio.to_thread(gone, children)
 
 
-async def test_a_server_that_dies_ends_its_actor_by_name(scene: Scene) -> None:
-    """The supervisor starts another one; sessions ask elsewhere meanwhile."""
-    children = family(scene.process)
-    scheduler = next(child for child in children if "scheduler" in " ".join(child.cmdline()))
-    scheduler.send_signal(signal.SIGKILL)
-    assert await scene.process.wait() != 0
-    assert await asyncio.to_thread(gone, children)
-
-
 async def test_a_scheduler_that_hangs_ends_its_actor(scene: Scene) -> None:
     """Its front answers on as if nothing were wrong."""
     children = family(scene.process)

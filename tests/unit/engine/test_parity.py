@@ -10,10 +10,10 @@ import pytest
 import torch
 import transformers
 from numpy.typing import NDArray
+from safetensors.torch import load_file
 from unit.engine.kit import generate, make_engine, order, random_row, score
 
 from milepost.actors.arrays import to_bulk
-from milepost.actors.engine.embedded.checkpoint import checkpoint_tensors
 from milepost.actors.engine.embedded.engine import EmbeddedEngine
 from milepost.actors.engine.embedded.parameters import Parameters
 from milepost.actors.engine.embedded.shape import (
@@ -21,6 +21,7 @@ from milepost.actors.engine.embedded.shape import (
     read_shape,
     shape_from_config,
 )
+from milepost.actors.weights.manifest import read_checkpoint
 from milepost.messages.engine import PauseMode
 
 COMMON: dict[str, Any] = {
@@ -70,8 +71,10 @@ def load(folder: Path, dtype: torch.dtype = torch.float32, **changes: Any) -> Em
     engine = make_engine(shape, dtype=dtype, context_tokens=128, **changes)
     engine.staging.open(Parameters(shape, dtype, torch.device("meta")).manifest)
     name = str(dtype).removeprefix("torch.")
-    for tensor, array in checkpoint_tensors(folder, dtype):
-        engine.staging.write((tensor,), (to_bulk(array, name),))
+    for file in sorted(folder.glob("*.safetensors")):
+        for tensor, value in load_file(file).items():
+            bits = value.view(torch.uint16) if dtype == torch.bfloat16 else value
+            engine.staging.write((tensor,), (to_bulk(bits.numpy(), name),))
     engine.switch(0, PauseMode.RETRACT)
     return engine
 
@@ -137,8 +140,8 @@ def test_a_checkpoint_holds_exactly_the_names_of_the_manifest(
     model.save_pretrained(tmp_path)
     shape = read_shape(tmp_path)
     manifest = Parameters(shape, torch.float32, torch.device("meta")).manifest
-    found = {name: array.shape for name, array in checkpoint_tensors(tmp_path, torch.float32)}
-    assert {spec.name: spec.shape for spec in manifest} == found
+    found = [place.spec for place in read_checkpoint(tmp_path).values()]
+    assert sorted(manifest, key=lambda spec: spec.name) == found
 
 
 @pytest.mark.parametrize(
@@ -175,9 +178,3 @@ def test_old_configurations_are_read_as_new_ones() -> None:
     moe = {**COMMON, **EXPERTS, "model_type": "qwen3_moe"}
     moe["num_local_experts"] = moe.pop("num_experts")
     assert shape_from_config(moe).experts is not None
-
-
-def test_a_folder_without_weights_is_named(tmp_path: Path) -> None:
-    """A wrong path must say what was looked for."""
-    with pytest.raises(FileNotFoundError, match="holds neither"):
-        list(checkpoint_tensors(tmp_path, torch.float32))
