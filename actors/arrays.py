@@ -43,12 +43,14 @@ def to_bulk(array: NDArray[Any], dtype: str | None = None) -> Bulk:
     name = _name_of(array.dtype)
     if not array.flags.c_contiguous:
         raise ValueError(f"array of shape {array.shape} is not C-contiguous, copy it first")
-    flat = array.reshape(-1).view(np.uint8) if array.size else np.empty(0, np.uint8)
-    return Bulk(dtype or name, array.shape, flat.data)
+    return Bulk(dtype or name, array.shape, array.data if array.size else b"")
 
 
 def from_bulk(bulk: Bulk) -> NDArray[Any]:
     """A read-only view of the buffer with the bulk's dtype and shape; bfloat16 comes as uint16."""
-    array = np.frombuffer(bulk.data, dtype=_DTYPES[bulk.dtype]).reshape(bulk.shape)
-    array.flags.writeable = False
+    array: NDArray[Any] = np.frombuffer(bulk.data, dtype=_DTYPES[bulk.dtype])
+    if len(bulk.shape) != 1:
+        array = array.reshape(bulk.shape)
+    if not bulk.data.readonly:
+        array.flags.writeable = False
     return array

@@ -11,7 +11,7 @@ from milepost.actors.session.assembly import RowRules
 from milepost.actors.session.generation import RoutesExpected
 from milepost.actors.session.refusal import TurnRefused
 from milepost.actors.session.state import Counters, Session
-from milepost.actors.session.work import SpareTime
+from milepost.actors.session.work import INLINE_BYTES_MAX, INLINE_TOKENS_MAX, SpareTime
 from milepost.messages.buffer import TokensAccounted
 from milepost.messages.engine import ForgetSessions
 
@@ -19,9 +19,10 @@ if TYPE_CHECKING:
     from milepost.actors.routes import RoutesShape
     from milepost.actors.session.addresses import Addresses
     from milepost.actors.session.engines import EnginePool
+    from milepost.actors.session.row import SampledReply
     from milepost.actors.session.state import Flight
     from milepost.actors.session.text.rendering import Renderer
-    from milepost.actors.session.work import RenderText, TextWork
+    from milepost.actors.session.work import AssembleRows
 
 ACCOUNTS = "accounts"
 FORGET_KEY = "forget"
@@ -133,20 +134,28 @@ class Desk:
         for name, count in self._accounts_sent.pop(key).items():
             self._accounts_told[name] -= count
 
-    def try_render(self, work: RenderText, now_s: float) -> object | None:
-        """As `try_inline`; texts of middling size take the spare time of the event loop."""
-        if not work.is_small() and self.spare_time.take(len(work.text), now_s):
-            self.counters.works_inline += 1
-            return work.carry_out(self.renderer)
-        return self.try_inline(work)
+    def renders_now(self, text: bytes, now_s: float) -> bool:
+        """Whether this is to be rendered on the event loop: it is short, or that has time to spare.
 
-    def try_inline(self, work: TextWork) -> object | None:
+        Otherwise it is worth a thread.
+        """
+        size = len(text)
+        return self._is_now(size <= INLINE_BYTES_MAX or self.spare_time.take(size, now_s))
+
+    def reads_now(self, reply: SampledReply) -> bool:
+        """Whether this is short enough to be read on the event loop."""
+        return self._is_now(len(reply.token_ids) <= INLINE_TOKENS_MAX)
+
+    def try_inline(self, work: AssembleRows) -> object | None:
         """The result of small work, done at once; None when it is worth a thread."""
-        if not work.is_small():
+        return work.carry_out(self.renderer) if self._is_now(work.is_small()) else None
+
+    def _is_now(self, answer: bool) -> bool:  # noqa: FBT001
+        if answer:
+            self.counters.works_inline += 1
+        else:
             self.counters.works_threaded += 1
-            return None
-        self.counters.works_inline += 1
-        return work.carry_out(self.renderer)
+        return answer
 
     def enter_engine(self, session: Session, now_s: float, avoid: str = "") -> None:
         """Choose the engine that this session goes to from now on, and its rank there."""

@@ -7,8 +7,9 @@ on from it would quietly throw away what the policy said.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
 
 from milepost.actors.session.matchers import Matcher, first_difference
 from milepost.actors.session.refusal import TurnRefused
@@ -19,8 +20,7 @@ if TYPE_CHECKING:
     from milepost.messages.shared import ChatMessage
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(Struct, frozen=True):
     """How one request continues a history. Valid for the history it was made on."""
 
     base_turns: int

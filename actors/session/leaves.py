@@ -111,6 +111,9 @@ class LeafRules:
             LeafFault: a hook returned leaves that are none of these, or one twice, or trains a
                 reply twice, or nothing at all.
         """
+        if len(leaves) == 1 and not leaves[0].retried and not self.is_foreign:
+            # Whatever is built in keeps it as it is.
+            return [leaves[0]]
         picked = list(self._pick(list(leaves)))
         known = {leaf.number: leaf for leaf in leaves}
         numbers = [leaf.number for leaf in picked]

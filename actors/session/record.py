@@ -9,10 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
+from msgspec import Struct
+
 from milepost.actors.session.row import TokenRow
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     import numpy as np
     from numpy.typing import NDArray
@@ -24,8 +26,7 @@ if TYPE_CHECKING:
     from milepost.messages.shared import ChatMessage
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Turn:
+class Turn(Struct, frozen=True, eq=False):
     """One generated turn, ready to be committed."""
 
     number: int
@@ -77,6 +78,11 @@ class Record(Protocol):
     @property
     def num_sampled_tokens(self) -> int:
         """Tokens of all replies."""
+        ...
+
+    @property
+    def known(self) -> Sequence[ChatMessage]:
+        """Messages that a request probably repeats from its first one on."""
         ...
 
     def plan(
@@ -167,6 +173,11 @@ class LinearRecord:
     def num_sampled_tokens(self) -> int:
         """Tokens of its replies."""
         return sum(turn.end - turn.prompt_end for turn in self.row.turns)
+
+    @property
+    def known(self) -> Sequence[ChatMessage]:
+        """All of them."""
+        return self.history.messages
 
     def plan(
         self, messages: list[ChatMessage], tools: list[dict[str, Any]], *, in_flight: int

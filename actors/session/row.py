@@ -7,11 +7,11 @@ only.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import xxhash
+from msgspec import Struct
 from msgspec.structs import replace
 
 from milepost.actors.routes import routes_start
@@ -27,10 +27,11 @@ if TYPE_CHECKING:
     from milepost.actors.session.text.rendering import Piece
 
 FIRST_CAPACITY: Final = 128
+_TEMPLATE: Final = int(Provenance.TEMPLATE)
+_SAMPLED: Final = int(Provenance.SAMPLED)
 
 
-@dataclass(frozen=True, slots=True)
-class SampledReply:
+class SampledReply(Struct, frozen=True, eq=False):
     """What an engine sampled, checked."""
 
     token_ids: NDArray[np.int32]
@@ -145,13 +146,7 @@ class TokenRow:
         elif seam.drop:
             self._trim(seam.drop)
         known = routes_start(self.length)
-        self._before_turn = self._hasher.copy()
-        if seam.insert:
-            self._append(np.array(seam.insert, dtype=np.int32), Provenance.TEMPLATE)
-        self._append(piece.token_ids, piece.provenance)
-        prompt_end = self.length
-        self._before_reply = self._hasher.copy()
-        self._append(reply.token_ids, Provenance.SAMPLED, reply.logprobs)
+        prompt_end = self._append(seam, piece, reply)
         if reply.routes is not None:
             self._add_routes(known, reply.routes)
         self._add_spans(prompt_end, reply.spans)
@@ -208,20 +203,30 @@ class TokenRow:
             f"routes of {len(self.routes)} tokens in a row of {self.length}"
         )
 
-    def _append(
-        self,
-        token_ids: NDArray[np.int32],
-        provenance: NDArray[np.uint8] | Provenance,
-        logprobs: NDArray[np.float32] | float = 0.0,
-    ) -> None:
-        start, end = self.length, self.length + len(token_ids)
+    def _append(self, seam: Seam, piece: Piece, reply: SampledReply) -> int:
+        """One turn at the end of the row; returns where its reply begins."""
+        start = self.length
+        text = start + len(seam.insert)
+        prompt_end = text + len(piece.token_ids)
+        end = prompt_end + len(reply.token_ids)
         if end > len(self._token_ids):
             self._grow(end)
-        self._token_ids[start:end] = token_ids
-        self._provenance[start:end] = provenance
-        self._logprobs[start:end] = logprobs
-        self._hasher.update(self._token_ids[start:end].data)
+        token_ids, kinds, logprobs = self._token_ids, self._provenance, self._logprobs
+        token_ids[start:text] = seam.insert
+        token_ids[text:prompt_end] = piece.token_ids
+        token_ids[prompt_end:end] = reply.token_ids
+        kinds[start:text] = _TEMPLATE
+        kinds[text:prompt_end] = piece.provenance
+        kinds[prompt_end:end] = _SAMPLED
+        logprobs[start:prompt_end] = 0.0
+        logprobs[prompt_end:end] = reply.logprobs
+        hasher = self._hasher
+        self._before_turn = hasher.copy()
+        hasher.update(token_ids[start:prompt_end])
+        self._before_reply = hasher.copy()
+        hasher.update(token_ids[prompt_end:end])
         self.length = end
+        return prompt_end
 
     def _add_routes(self, known: int, routes: NDArray[np.uint8 | np.int16]) -> None:
         """Routes of the tokens from `known` on; those before have theirs."""

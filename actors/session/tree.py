@@ -8,12 +8,12 @@ after the same history, are told apart by their number: the later one is continu
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from msgspec.structs import replace
 
 from milepost.actors.session.history import Plan, check_appended
 from milepost.actors.session.record import Branch, Turn
@@ -21,7 +21,7 @@ from milepost.actors.session.refusal import TurnRefused
 from milepost.actors.session.row import TokenRow
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable, Collection, Sequence
 
     from numpy.typing import NDArray
 
@@ -94,6 +94,11 @@ class TreeRecord:
     def num_turns(self) -> int:
         """Nodes."""
         return len(self._nodes)
+
+    @property
+    def known(self) -> Sequence[ChatMessage]:
+        """Nothing: a request may repeat any branch."""
+        return ()
 
     def plan(
         self, messages: list[ChatMessage], tools: list[dict[str, Any]], *, in_flight: int
@@ -190,7 +195,7 @@ class TreeRecord:
         assert turn.number not in self._nodes, f"generation {turn.number} is committed twice"
         parent, reply = self._parent(plan), turn.reply
         # The engine's message would stay in memory as long as a view of it does.
-        own = dataclasses.replace(
+        own = replace(
             reply,
             token_ids=reply.token_ids.copy(),
             logprobs=reply.logprobs.copy(),

@@ -6,7 +6,6 @@ succeeded. A newer request on the same session takes the place of an older one s
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -29,7 +28,7 @@ from milepost.actors.session.state import NO_SEAM, Flight, Session, Stage
 from milepost.actors.session.streaming import stream_of, tell_part
 from milepost.actors.session.text.rendering import Piece
 from milepost.actors.session.validation import check_messages, check_tools
-from milepost.actors.session.work import ReadReply, Refusal, RenderText
+from milepost.actors.session.work import ReadReply, Refusal, RenderText, read_reply, render
 from milepost.configs.seeds import derive_seed
 from milepost.messages.engine import AbortRequests, Generate, Generated, GenerateRefused
 from milepost.messages.session import ChatTurn, GeneratedPart
@@ -82,11 +81,13 @@ class Turns:
         self.desk.check_adapter(session, turn.adapter)
         # The door has checked each message when it was new.
         is_checked = isinstance(turn, DoorTurn) and bool(turn.messages)
-        messages = turn.messages if is_checked else check_messages(turn.messages)
+        messages = turn.messages
+        if not is_checked:
+            messages = check_messages(messages, session.record.known)
         flights = session.flights.values()
         plan = session.record.plan(messages, turn.tools, in_flight=len(flights))
         if session.record.takes_parallel and any(one.plan.parent == plan.parent for one in flights):
-            plan = dataclasses.replace(plan, is_retry=True)
+            plan = replace(plan, is_retry=True)
         if plan.base_turns >= spec.limits.turns_max:
             raise TurnRefused(
                 "limit",
@@ -140,9 +141,9 @@ class Turns:
             flight.seam = NO_SEAM
         if (piece := renderer.recall(flight.text)) is not None:
             return self._rendered(session, flight, piece, now_s)
+        if self.desk.renders_now(flight.text, now_s):
+            return self._rendered(session, flight, render(flight.text, renderer), now_s)
         work = RenderText(self.desk.key("render"), flight.text)
-        if (done := self.desk.try_render(work, now_s)) is not None:
-            return self._rendered(session, flight, done, now_s)
         self._works[work.key] = session, flight
         return [work]
 
@@ -338,22 +339,17 @@ class Turns:
                 stop_token_ids=flight.sampling.stop_token_ids,
                 digests=self.desk.digests,
                 routes=flight.routes,
+                adapter=flight.adapter,
             )
         except EngineFault as fault:
             return self._fail(session, flight, TurnRefused("engine", str(fault)))
-        reply = dataclasses.replace(reply, adapter=flight.adapter)
         flight.reply, flight.cached_tokens = reply, message.cached_tokens
         flight.stage = Stage.READ
-        work = ReadReply(
-            self.desk.key("read"),
-            reply,
-            stopped=reply.finish_reason is FinishReason.STOP,
-            prompt_tail=flight.piece.tail,
-            turn=flight.plan.base_turns,
-            tools=flight.plan.tools,
-        )
-        if (done := self.desk.try_inline(work)) is not None:
-            return self._commit(session, flight, done, now_s)
+        plan, tail = flight.plan, flight.piece.tail
+        if self.desk.reads_now(reply):
+            parsed = read_reply(reply, tail, plan.base_turns, plan.tools, self.desk.renderer)
+            return self._commit(session, flight, parsed, now_s)
+        work = ReadReply(self.desk.key("read"), reply, tail, plan.base_turns, plan.tools)
         self._works[work.key] = session, flight
         return [work]
 

@@ -60,15 +60,27 @@ def refuse_server_fields(fields: Iterable[str], where: str) -> None:
     )
 
 
-def check_messages(messages: Sequence[ChatMessage]) -> list[ChatMessage]:
+def check_messages(
+    messages: Sequence[ChatMessage], known: Sequence[ChatMessage] = ()
+) -> list[ChatMessage]:
     """The messages, with text parts joined into one text.
+
+    Args:
+        messages: of a client.
+        known: messages that were checked before; those that repeat them need no second look.
 
     Raises:
         TurnRefused: kind bad_request; names the message, the field and its value.
     """
     if not messages:
         raise TurnRefused("bad_request", "messages are empty, at least one is needed")
-    return [check_message(message, index) for index, message in enumerate(messages)]
+    same = 0
+    for checked, message in zip(known, messages, strict=False):
+        if message != checked:
+            break
+        same += 1
+    checked_now = [check_message(messages[at], at) for at in range(same, len(messages))]
+    return [*messages[:same], *checked_now]
 
 
 def check_tools(tools: Sequence[object]) -> None:

@@ -15,6 +15,7 @@ from milepost.actors.effects import Work
 from milepost.actors.session.assembly import RowMaker, import_conversation
 from milepost.actors.session.leaves import LeafFault
 from milepost.actors.session.text.template import RenderFailed
+from milepost.messages.shared import FinishReason
 
 if TYPE_CHECKING:
     from milepost.actors.session.assembly import RowRules
@@ -67,16 +68,17 @@ class RenderText(Work):
 
     text: bytes
 
-    def is_small(self) -> bool:
-        """Worth no thread."""
-        return len(self.text) <= INLINE_BYTES_MAX
-
     def carry_out(self, renderer: Renderer) -> Piece | Refusal:
         """Render it."""
-        try:
-            return renderer.render(self.text)
-        except RenderFailed as error:
-            return Refusal(str(error))
+        return render(self.text, renderer)
+
+
+def render(text: bytes, renderer: Renderer) -> Piece | Refusal:
+    """As `Renderer.render`; what the template refuses is an answer, too."""
+    try:
+        return renderer.render(text)
+    except RenderFailed as error:
+        return Refusal(str(error))
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,23 +86,28 @@ class ReadReply(Work):
     """The message that a sampled reply says."""
 
     reply: SampledReply
-    stopped: bool
     prompt_tail: str
     turn: int
     tools: list[dict[str, Any]]
 
-    def is_small(self) -> bool:
-        """Worth no thread."""
-        return len(self.reply.token_ids) <= INLINE_TOKENS_MAX
-
     def carry_out(self, renderer: Renderer) -> ParsedReply:
-        """Decode and parse it; the stop token is no part of the text."""
-        token_ids = self.reply.token_ids.tolist()
-        text = renderer.tokenizer.decode(token_ids[:-1] if self.stopped else token_ids)
-        parser = renderer.family.reply_parser(self.prompt_tail, turn=self.turn, tools=self.tools)
-        parser.feed(text)
-        parser.finish()
-        return parser.reply()
+        """Read it."""
+        return read_reply(self.reply, self.prompt_tail, self.turn, self.tools, renderer)
+
+
+def read_reply(
+    reply: SampledReply,
+    prompt_tail: str,
+    turn: int,
+    tools: list[dict[str, Any]],
+    renderer: Renderer,
+) -> ParsedReply:
+    """Decode and parse a reply; its stop token is no part of the text."""
+    token_ids = reply.token_ids.tolist()
+    if reply.finish_reason is FinishReason.STOP:
+        del token_ids[-1]
+    text = renderer.tokenizer.decode(token_ids)
+    return renderer.family.reply_parser(prompt_tail, turn=turn, tools=tools).read(text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,10 +142,6 @@ class ImportRows(Work):
     order: ImportConversations
     tokens_max: int
     writes_conversations: bool = False
-
-    def is_small(self) -> bool:
-        """Worth no thread."""
-        return False
 
     def carry_out(self, renderer: Renderer) -> tuple[Trajectory, ...] | Refusal:
         """All of them, or the first that cannot be."""

@@ -6,8 +6,9 @@ belongs at a seam, which text base a delta is rendered on, and how a reply reads
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from msgspec import Struct
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -24,8 +25,7 @@ class Seam(NamedTuple):
     """Template tokens the model does not sample, such as a newline after the end of a turn."""
 
 
-@dataclass(frozen=True, slots=True)
-class ReplyDelta:
+class ReplyDelta(Struct, frozen=True):
     """What one more piece of a reply's text adds. Empty fields add nothing."""
 
     content: str = ""
@@ -34,8 +34,7 @@ class ReplyDelta:
     """Whole calls: a call is known once its text is complete."""
 
 
-@dataclass(frozen=True, slots=True)
-class ParsedReply:
+class ParsedReply(Struct, frozen=True):
     """A reply, read."""
 
     content: str
@@ -56,6 +55,10 @@ class ReplyParser(Protocol):
 
     def reply(self) -> ParsedReply:
         """All that was read, after `finish`."""
+        ...
+
+    def read(self, text: str) -> ParsedReply:
+        """A whole reply: the same as `feed`, `finish` and `reply`."""
         ...
 
 

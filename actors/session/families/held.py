@@ -44,6 +44,12 @@ class HeldText(ABC):
         assert self._finished, "the reply was asked for before its end"
         return ParsedReply("".join(self._content), "".join(self._reasoning), tuple(self._calls))
 
+    def read(self, text: str) -> ParsedReply:
+        """A whole reply, of which nothing has to be held back."""
+        self._held += text
+        self.finish()
+        return self.reply()
+
     @abstractmethod
     def _advance(self, *, final: bool) -> list[ReplyDelta]:
         """Read on; `final`: nothing comes any more, so nothing is held back."""

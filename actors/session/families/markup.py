@@ -60,7 +60,8 @@ class MarkupParser(HeldText):
         super().__init__()
         self._read_calls = read_calls
         self._call_open, self._call_close = call_tags
-        assert all(tag.rfind("<") == 0 for tag in call_tags), f"tags {call_tags} need one <"
+        assert self._call_open.rfind("<") == 0, f"tags {call_tags} need one <"
+        assert self._call_close.rfind("<") == 0, f"tags {call_tags} need one <"
         self._looks_for_calls = calls
         self._mode = _Mode.REASONING if thinking else _Mode.START
         self._strips_newlines = thinking
@@ -69,17 +70,19 @@ class MarkupParser(HeldText):
         """Nothing but blank text since the last call."""
 
     def _advance(self, *, final: bool) -> list[ReplyDelta]:
-        steps = {
-            _Mode.START: self._start,
-            _Mode.REASONING: self._read_reasoning,
-            _Mode.CONTENT: self._read_content,
-            _Mode.CALL: self._read_call,
-        }
         # Each step that returns True has changed the mode; there are at most as many as tags.
-        while steps[self._mode](final):
+        while self._step(final):
             pass
         deltas, self._deltas = self._deltas, []
         return deltas
+
+    def _step(self, final: bool) -> bool:  # noqa: FBT001
+        mode = self._mode
+        if mode is _Mode.CONTENT:
+            return self._read_content(final)
+        if mode is _Mode.CALL:
+            return self._read_call(final)
+        return self._start(final) if mode is _Mode.START else self._read_reasoning(final)
 
     def _start(self, final: bool) -> bool:  # noqa: FBT001
         text = self._held.lstrip()
