@@ -11,7 +11,7 @@ from milepost.actors.session.assembly import RowRules
 from milepost.actors.session.generation import RoutesExpected
 from milepost.actors.session.refusal import TurnRefused
 from milepost.actors.session.state import Counters, Session
-from milepost.actors.session.work import INLINE_BYTES_MAX, INLINE_TOKENS_MAX, SpareTime
+from milepost.actors.session.work import SpareTime, is_small_row, is_small_text
 from milepost.messages.buffer import TokensAccounted
 from milepost.messages.engine import ForgetSessions
 
@@ -140,11 +140,11 @@ class Desk:
         Otherwise it is worth a thread.
         """
         size = len(text)
-        return self._is_now(size <= INLINE_BYTES_MAX or self.spare_time.take(size, now_s))
+        return self._is_now(is_small_text(size) or self.spare_time.take(size, now_s))
 
     def reads_now(self, reply: SampledReply) -> bool:
         """Whether this is short enough to be read on the event loop."""
-        return self._is_now(len(reply.token_ids) <= INLINE_TOKENS_MAX)
+        return self._is_now(is_small_row(len(reply.token_ids)))
 
     def try_inline(self, work: AssembleRows) -> object | None:
         """The result of small work, done at once; None when it is worth a thread."""

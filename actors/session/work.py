@@ -36,6 +36,16 @@ SPARE_BYTES_PER_S: Final = 250_000
 SPARE_BYTES_AT_ONCE: Final = 8192
 
 
+def is_small_text(num_bytes: int) -> bool:
+    """Worth no thread to be rendered."""
+    return num_bytes <= INLINE_BYTES_MAX
+
+
+def is_small_row(num_tokens: int) -> bool:
+    """Worth no thread to be read or compared."""
+    return num_tokens <= INLINE_TOKENS_MAX
+
+
 @dataclass(slots=True)
 class SpareTime:
     """How much middling text the event loop may still do at once: what it did not do, it saves."""
@@ -124,7 +134,7 @@ class AssembleRows(Work):
 
     def is_small(self) -> bool:
         """Worth no thread."""
-        return self.record.num_tokens <= INLINE_TOKENS_MAX and not self.rules.has_foreign_hooks
+        return is_small_row(self.record.num_tokens) and not self.rules.has_foreign_hooks
 
     def carry_out(self, renderer: Renderer) -> tuple[Trajectory, ...] | Refusal:
         """Pick its branches, compare each with a canonical rendering, certify it."""

@@ -11,6 +11,7 @@ from unit.session.kit import CALL_TEXT, QUESTION, Play, play, renderer
 
 from milepost.actors.session.text.repetition import (
     RATIO_MAX,
+    SHORT_BYTES_MAX,
     TAIL_CHARACTERS,
     compression_ratio,
     is_repetitive,
@@ -61,6 +62,17 @@ def test_a_text_too_short_to_be_compressed_so_far_is_never_compressed() -> None:
         one = "a" * length
         reached = length / len(zlib.compress(one.encode())) > RATIO_MAX
         assert (compression_ratio(one) > RATIO_MAX) is reached
+
+
+def test_a_short_text_is_judged_by_small_tables_as_by_large_ones() -> None:
+    """They cost a tenth, and must not change what is told of a row."""
+    generator = random.Random(0)
+    for _ in range(300):
+        unit = "".join(generator.choices("abcdef {}<>", k=generator.randrange(1, 60)))
+        length = generator.randrange(120, SHORT_BYTES_MAX + 100)
+        pieces = [unit if generator.random() < 0.8 else prose(9) for _ in range(length)]
+        text = "".join(pieces)[:length]
+        assert compression_ratio(text) == length / len(zlib.compress(text.encode()))
 
 
 def test_half_a_surrogate_is_text_like_any_other() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -10,6 +9,7 @@ import pytest
 import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from unit.session.kit import weights_used
 
 from milepost.actors.session.families import Seam
@@ -129,7 +129,7 @@ def routed(first: int, count: int) -> np.ndarray:
 
 
 def with_routes(sampled: SampledReply, first: int, count: int) -> SampledReply:
-    return dataclasses.replace(sampled, routes=routed(first, count))
+    return replace(sampled, routes=routed(first, count))
 
 
 def routes_in(row: TokenRow) -> list[int]:
@@ -240,7 +240,7 @@ def test_a_turn_keeps_what_its_engine_said_of_weights_and_cache() -> None:
     """The trainer's door compares it; a version that sampled only what was trimmed is not named."""
     row = TokenRow()
     spans = (VersionSpan(start=0, end=1, version=1), VersionSpan(start=1, end=2, version=2))
-    said = dataclasses.replace(
+    said = replace(
         reply(11, OBSERVATION, versions=((1, 1), (1, 2))),
         incarnation=3,
         cached_tokens=2,
