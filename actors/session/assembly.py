@@ -103,7 +103,7 @@ class RowMaker:
         self, branch: Branch, leaf: Leaf, place: int, num_rows: int, loss_tokens: int
     ) -> Trajectory:
         row, spec, verdict = branch.row, self.spec, self.verdict
-        # Compared as a number: NumPy asks an enumeration what it is, which takes five times as long.
+        # As a number: NumPy asks an enumeration what it is, which takes five times as long.
         sampled = row.provenance == int(Provenance.SAMPLED)
         mask, turns = sampled.view(np.uint8), tuple(row.turns)
         if leaf.trained != leaf.path:

@@ -222,9 +222,9 @@ class TokenRow:
         logprobs[prompt_end:end] = reply.logprobs
         hasher = self._hasher
         self._before_turn = hasher.copy()
-        hasher.update(token_ids[start:prompt_end])
+        hasher.update(token_ids[start:prompt_end].data)
         self._before_reply = hasher.copy()
-        hasher.update(token_ids[prompt_end:end])
+        hasher.update(token_ids[prompt_end:end].data)
         self.length = end
         return prompt_end
 

@@ -34,6 +34,9 @@ class ChatCompletions:
         spec, options = reading.session.spec, reading.template_options
         messages = reading.replay.messages(fields.raw("messages") or b"[]", _message, "messages")
         tools = reading.replay.tools(fields.raw("tools"), _tool)
+        model = fields.take("model", str) or ""
+        if fields.are_taken:
+            return Asked(messages, tools, model=model)
         bound = smaller(
             fields.take("max_tokens", Bound), fields.take("max_completion_tokens", Bound)
         )
@@ -44,7 +47,6 @@ class ChatCompletions:
             raise TurnRefused(
                 "bad_request", f"stream_options.{more[0]} cannot be met, leave it out"
             )
-        model = fields.take("model", str) or ""
         fields.sampling(spec.sampling)
         fields.template_options("chat_template_kwargs", options)
         check_effort(fields.take("reasoning_effort", str), options, "reasoning_effort")

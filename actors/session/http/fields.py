@@ -137,6 +137,11 @@ class Fields:
         for name in names:
             self._raw.pop(name, None)
 
+    @property
+    def are_taken(self) -> bool:
+        """Whether nothing is left: most requests carry messages, tools and a model."""
+        return not self._raw
+
     def done(self) -> None:
         """Every field is taken.
 

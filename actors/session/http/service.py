@@ -11,7 +11,7 @@ from weakref import WeakKeyDictionary
 from aiohttp import web
 
 from milepost.actors.session.doors import DoorTurn
-from milepost.actors.session.http.answers import JSON, fault_of, refusal
+from milepost.actors.session.http.answers import fault_of, refusal
 from milepost.actors.session.http.anthropic_messages import AnthropicMessages
 from milepost.actors.session.http.chat_completions import ChatCompletions
 from milepost.actors.session.http.connection import why_gone
@@ -21,6 +21,7 @@ from milepost.actors.session.http.fields import Fields
 from milepost.actors.session.http.replay import Replay
 from milepost.actors.session.http.response_events import response_id
 from milepost.actors.session.http.responses import Responses
+from milepost.actors.session.http.whole import Whole
 from milepost.actors.session.refusal import TurnRefused
 from milepost.messages.session import ChatReply
 
@@ -113,7 +114,7 @@ class Chats:
             self._door.gone(exchange, turn, why_gone(request))
         if isinstance(answer, ChatReply):
             self._answered(session, path, answer, about)
-            return web.Response(body=dialect.reply(answer, about), content_type=JSON)
+            return Whole(dialect.reply(answer, about))
         return refusal(dialect, answer)
 
     def read(self, session: Session, path: str, body: bytes) -> Asked:

@@ -125,8 +125,8 @@ class Renderer:
             RenderFailed: the template refuses the messages, or renders the base differently when
                 something follows it.
         """
-        _, messages, _ = msgspec.json.decode(text)
-        written = self.text(text)
+        base, messages, tools = msgspec.json.decode(text)
+        written = self._written(base, messages, tools)
         contents = find_contents(written, messages)
         places = [place for start, end, _kind in contents for place in (start, end)]
         token_ids, tokens = self.tokenizer.encode_with_places(written, places)
@@ -144,6 +144,14 @@ class Renderer:
             RenderFailed: as `render`.
         """
         base, messages, tools = msgspec.json.decode(text)
+        return self._written(base, messages, tools)
+
+    def _written(
+        self,
+        base: Sequence[ChatMessage] | None,
+        messages: Sequence[ChatMessage],
+        tools: Sequence[dict[str, Any]],
+    ) -> str:
         if base is None:
             return self.template.render(messages, tools, generate=True)
         return self._delta_text(base, messages, tools)

@@ -18,8 +18,8 @@ RATIO_MAX: Final = 10.0
 ZLIB_BYTES_MIN: Final = 11
 """zlib writes no less than its frame and one block."""
 SHORT_BYTES_MAX: Final = 2000
-"""Of a text that fits into zlib's small tables whole: its form has the same length, and a quarter of
-a megabyte need not be made ready for it, which takes ten times as long as the text."""
+"""Of a text that fits into zlib's small tables whole: its form has the same length, and a quarter
+of a megabyte need not be made ready for it, which may take ten times as long as the text."""
 _SMALL: Final = (-1, zlib.DEFLATED, 12, 5)
 """Window of 4,096 bytes, blocks of 2,048 symbols."""
 

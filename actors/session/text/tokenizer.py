@@ -11,6 +11,7 @@ import tokenizers
 from xxhash import xxh3_128_hexdigest
 
 from milepost.actors.session.text.sources import read_config
+from milepost.actors.session.text.words import words_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -44,6 +45,7 @@ class Tokenizer:
         backend.no_truncation()
         backend.no_padding()
         self._backend = backend
+        self._words = words_of(backend)
         self.content_hash = content_hash
         self.named_tokens = dict(named_tokens)
         self.special_tokens = {
@@ -60,6 +62,8 @@ class Tokenizer:
 
     def encode(self, text: str) -> NDArray[np.int32]:
         """Token ids, int32 [N]; special tokens written out in `text` become their ids."""
+        if self._words is not None and len(text) <= LONG_CHARS and text.isascii():
+            return self._words.encode(text)
         return np.array(self._encoding(text).ids, dtype=np.int32)
 
     def encode_with_starts(self, text: str) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
@@ -76,6 +80,8 @@ class Tokenizer:
         A place is a character; the token is the first that does not start before it, N if none.
         The same as a search in the starts of all tokens, which are never made for it.
         """
+        if self._words is not None and len(text) <= LONG_CHARS and text.isascii():
+            return self._words.encode_with_places(text, places)
         encoding = self._encoding(text)
         token_ids = np.array(encoding.ids, dtype=np.int32)
         return token_ids, [_first_token(encoding, len(token_ids), place) for place in places]
