@@ -45,7 +45,8 @@ class Bulk:
         if shape and min(shape) < 0:
             raise ValueError(f"bulk shape {shape} has a negative size")
         view = memoryview(data).cast("B")
-        expected = prod(shape) * ITEM_BYTES[dtype]
+        num_items = shape[0] if len(shape) == 1 else prod(shape)
+        expected = num_items * ITEM_BYTES[dtype]
         if view.nbytes != expected:
             raise ValueError(
                 f"bulk of {dtype} {shape} needs {expected} bytes, the buffer has {view.nbytes}"

@@ -46,7 +46,8 @@ def facts_of(message: Message) -> Facts:
 
 def values_of(message: Message) -> Any:
     """The same without the names, where every reader knows them (`names_of`); else with them."""
-    return _plan_of(type(message)).values(message)
+    plan = _plans.get(type(message)) or _plan_of(type(message))
+    return plan.values(message)
 
 
 def names_of(kind: str) -> tuple[str, ...]:

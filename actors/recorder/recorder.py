@@ -267,8 +267,9 @@ def decisions_of(
         sent: what each of them sent, as far as they came.
         whole: digest all of them, as a full recording does.
     """
-    if len(sent) < len(effects):
-        sent = [*sent, *[NOTHING_SENT] * (len(effects) - len(sent))]
+    missing = len(effects) - len(sent)
+    if missing:
+        sent = [*sent, *[NOTHING_SENT] * missing]
     if len(effects) == 1:
         return [decision_of(effects[0], sent[0], whole=whole)]
     told = [

@@ -130,11 +130,8 @@ def _cover_fault(spans: tuple[VersionSpan, ...], count: int) -> str:
 
 
 def _weights_fault(reply: SampledReply, digests: Mapping[int, str]) -> str:
-    versions = versions_of(reply.spans)
-    if len(versions) != len(reply.weights) or any(
-        version != used.version for version, used in zip(versions, reply.weights, strict=True)
-    ):
-        told = tuple(used.version for used in reply.weights)
+    versions, told = versions_of(reply.spans), tuple([used.version for used in reply.weights])
+    if versions != told:
         return f"tokens of versions {versions}, and word of the weights of versions {told}"
     for used in reply.weights:
         if not used.digest:

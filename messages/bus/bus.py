@@ -227,7 +227,8 @@ class Bus:
                     await asyncio.sleep(0)
                 else:
                     self._turn += 1
-                    incoming = await self._take(entry)
+                    is_big = self._packing.is_big(entry.frames[0])
+                    incoming = await self._take_aside(entry) if is_big else self._take(entry)
                     if incoming is not None:
                         return incoming
         finally:
@@ -246,23 +247,32 @@ class Bus:
         if receiver is not None and not receiver.done():
             receiver.set_result(None)
 
-    async def _take(self, entry: Entry) -> Incoming | None:
-        """The message of the head; None if it cannot be read or its sender gave it up."""
+    def _take(self, entry: Entry) -> Incoming | None:
+        """The message of the head; None if it cannot be read."""
         header, frames = entry.header, entry.frames
-        origin = Origin(header.id, route=entry.source.route)
-        digest = 0
+        origin = Origin(header.id, "", entry.source.route)
+        digest = xxh3_64_intdigest(frames[0])
         try:
-            if self._packing.is_big(frames[0]):
-                message = await self._packing.unpack_aside(header, frames, origin)
-                if self._mailbox.head() is not entry:
-                    return None
-            else:
-                digest = xxh3_64_intdigest(frames[0])
-                message = self._packing.unpack(header, frames, origin)
+            message = self._packing.unpack(header, frames, origin)
+        except ProtocolError as error:
+            self._answering.refuse(entry, str(error))
+            return None
+        return self._taken(entry, message, digest)
+
+    async def _take_aside(self, entry: Entry) -> Incoming | None:
+        """The same on another thread; None also when its sender gave it up meanwhile."""
+        header = entry.header
+        origin = Origin(header.id, "", entry.source.route)
+        try:
+            message = await self._packing.unpack_aside(header, entry.frames, origin)
         except ProtocolError as error:
             if self._mailbox.head() is entry:
                 self._answering.refuse(entry, str(error))
             return None
+        return self._taken(entry, message, 0) if self._mailbox.head() is entry else None
+
+    def _taken(self, entry: Entry, message: Message, digest: int) -> Incoming:
+        header = entry.header
         self._mailbox.take(entry)
         entry.frames = ()
         source, incarnation, cause = header.source, header.incarnation, header.cause

@@ -160,7 +160,7 @@ class Outbound:
         unacked = self.unacked
         received = self.answers.received
         delivery = pack_delivery(
-            kind.value,
+            kind,
             self.host.incarnation,
             unacked[0].sequence if unacked else self._next_sequence,
             self._next_sequence - 1,

@@ -66,11 +66,11 @@ class Reader:
     def send(self, frames: Frames) -> bool:
         """Hand the frames to ZeroMQ; False when there is no room or no such route."""
         put = self._put
-        last = len(frames) - 1
+        last = frames[-1]
         try:
-            for index, frame in enumerate(frames):
-                flags = _MORE if index < last else _NOBLOCK
-                put(frame, flags, len(frame) < COPY_BELOW_BYTES)
+            for frame in frames[:-1]:
+                put(frame, _MORE, len(frame) < COPY_BELOW_BYTES)
+            put(last, _NOBLOCK, len(last) < COPY_BELOW_BYTES)
         except zmq.ZMQError as error:
             # Refused with the first frame or not at all: ZeroMQ never takes half a message.
             if error.errno not in _LOST:
@@ -135,19 +135,15 @@ class Reader:
         """All frames of the next message; None (and counted) if there are too many."""
         take = self._take
         frames: list[bytes | memoryview] = []
-        while True:
+        for _ in range(self._frames_max):
             frame = take(_NOBLOCK, False)  # noqa: FBT003 - positional in the C method
-            if len(frames) < self._frames_max:
-                small = len(frame) < COPY_BELOW_BYTES
-                frames.append(frame.bytes if small else frame.buffer)
-            elif len(frames) == self._frames_max:
-                frames.append(b"")
+            frames.append(frame.bytes if len(frame) < COPY_BELOW_BYTES else frame.buffer)
             if not frame.more:
-                break
-        if len(frames) > self._frames_max:
-            self.num_oversized += 1
-            return None
-        return frames
+                return frames
+        while frame.more:
+            frame = take(_NOBLOCK, False)  # noqa: FBT003
+        self.num_oversized += 1
+        return None
 
     def pause(self, paused: bool) -> None:  # noqa: FBT001
         """Leave everything in ZeroMQ, or go on reading."""

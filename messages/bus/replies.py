@@ -32,7 +32,7 @@ class Replies:
         source.num_untold = 0
         replies = source.replies
         delivery = pack_delivery(
-            kind.value,
+            kind,
             self.host.incarnation,
             replies[0].sequence if replies else source.reply_sequence,
             source.reply_sequence - 1,

@@ -97,10 +97,11 @@ class Canon:
         replies = [message for message in messages if message["role"] == "assistant"]
         if len(replies) != len(row.turns):
             return False
+        sampled = row.token_ids
         for turn, message in zip(row.turns, replies, strict=True):
             if turn.finish_reason is not FinishReason.STOP:
                 return False
-            token_ids = row.token_ids[turn.prompt_end : turn.end]
+            token_ids = sampled[turn.prompt_end : turn.end]
             name = msgspec.msgpack.encode((message, token_ids.tobytes()))
             known = self._known.get(name)
             if known is None:
