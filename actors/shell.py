@@ -268,7 +268,7 @@ class Shell:
             case _:
                 self._work(effect)
                 return NOTHING_SENT
-        return self._bus.sent_id, self._bus.sent_digest
+        return self._bus.last_sent
 
     def _tell(self, effect: Tell) -> None:
         deadline_s = effect.deadline_s or self._timeouts.tell_s

@@ -167,6 +167,8 @@ class Placed:
         for size in shape:
             if type(size) is not int or size < 0:
                 raise ValueError(f"bulk shape has a size that is no count: {shape!r:.80}")
+        if type(data := value.get("data")) is bytes:
+            return Bulk(dtype, tuple(shape), data)
         return Bulk(dtype, tuple(shape), self._bytes(value, prod(shape) * ITEM_BYTES[dtype]))
 
     def _bytes(self, value: dict[str, Any], nbytes: int) -> Buffer:

@@ -43,6 +43,11 @@ SWITCH_INTERVAL_S = 0.0005
 """How long a text thread may keep the interpreter while the event loop wants it."""
 
 
+COLLECTED = (10_000, 5, 20)
+"""When the collector walks what is new, and what is not so new: at most 50,000 objects, 2 ms. With
+Python's own numbers it takes 4 % of all processor time."""
+
+
 async def run(context: ActorContext) -> None:
     """Serve conversations until the supervisor stops this process.
 
@@ -167,10 +172,12 @@ def load_renderer(model: ModelConfig, config: SessionConfig) -> Renderer:
 def settle_memory() -> None:
     """What start-up made stays: the collector need not walk it, 10 ms each time.
 
+    From here on it looks less often: what a turn makes holds no cycles, but for what goes wrong.
     What reading the tokenizer's file took is given back: with Qwen3's, 55 of 147 MiB.
     """
     gc.collect()
     gc.freeze()
+    gc.set_threshold(*COLLECTED)
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:  # another C library than glibc gives back by itself, or never
         trim(0)

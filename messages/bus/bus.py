@@ -194,14 +194,13 @@ class Bus:
         return self._packing.allocate(nbytes, local=self._host.transport.is_local(to))
 
     @property
-    def sent_id(self) -> int:
-        """Id of what `tell`, `ask` or `reply` sent last; a reply that changes nothing has none."""
-        return self._host.last_id
+    def last_sent(self) -> tuple[int, int]:
+        """Id and digest of what `tell`, `ask` or `reply` sent last.
 
-    @property
-    def sent_digest(self) -> int:
-        """Of the same, as `Incoming.digest` of its receiver; 0 when another thread packs it."""
-        return self._host.last_digest
+        A reply that changes nothing has none. The digest is `Incoming.digest` of its receiver; 0
+        when another thread packs it.
+        """
+        return self._host.last_id, self._host.last_digest
 
     # ---- receiving -----------------------------------------------------------------------
 

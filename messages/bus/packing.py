@@ -83,9 +83,12 @@ class Packing:
             TypeError: the message cannot travel.
             ValueError: it is larger than any receiver would accept.
         """
-        if self._big and type(message).__name__ in self._big:
-            return None
-        return self._packed(message)
+        if self._big:
+            return None if type(message).__name__ in self._big else self._packed(message)
+        encoded = self._codec.encode(message)
+        if len(encoded.body) > OFF_LOOP_BYTES:
+            self._big.add(encoded.type)
+        return encoded
 
     def _packed(self, message: Message) -> Encoded:
         encoded = self._codec.encode(message)

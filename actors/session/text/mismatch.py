@@ -12,11 +12,8 @@ tokens is no difference. Kinds:
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
-
-import numpy as np
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -100,21 +97,20 @@ class _Special:
 
 def _text_segments(text: str, tokenizer: Tokenizer) -> list[_Plain | _Special]:
     """As the tokenizer cuts a text at its special tokens, the longest first."""
-    specials = set(tokenizer.special_tokens.values())
-    if not specials:
-        return [_Plain(text)] if text else []
-    pattern = "|".join(map(re.escape, sorted(specials, key=len, reverse=True)))
-    pieces = re.split(f"({pattern})", text)
-    return [_Special(one) if one in specials else _Plain(one) for one in pieces if one]
+    pieces = tokenizer.special_cut.split(text)
+    return [
+        _Special(piece) if place % 2 else _Plain(piece)
+        for place, piece in enumerate(pieces)
+        if piece
+    ]
 
 
 def _row_segments(
     row: Sequence[int], tokenizer: Tokenizer, family: Family
 ) -> list[_Plain | _Special]:
     """A row cut at its special tokens; the tokens that may trail are left out."""
-    token_ids = np.array(trimmed(list(row), family.trailing_token_ids), dtype=np.int64)
-    cuts = np.flatnonzero(np.isin(token_ids, list(tokenizer.special_ids))).tolist()
-    listed = token_ids.tolist()
+    listed, special = trimmed(list(row), family.trailing_token_ids), tokenizer.special_ids
+    cuts = [place for place, token in enumerate(listed) if token in special]
     starts, ends = [0, *(cut + 1 for cut in cuts)], [*cuts, len(listed)]
     parts = [listed[start:end] for start, end in zip(starts, ends, strict=True)]
     texts = tokenizer.decode_all(parts)

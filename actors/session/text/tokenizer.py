@@ -11,7 +11,7 @@ import tokenizers
 from xxhash import xxh3_128_hexdigest
 
 from milepost.actors.session.text.sources import read_config
-from milepost.actors.session.text.words import words_of
+from milepost.actors.session.text.words import cutter, words_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -33,6 +33,7 @@ class Tokenizer:
         content_hash: xxh3-128 hex of the bytes of tokenizer.json.
         special_ids: ids of all tokens marked special.
         special_tokens: their texts, by id.
+        special_cut: splits a text; every second piece is a special token.
         added_tokens: ids of all tokens that were added to the vocabulary, special or not, by text.
         named_tokens: `bos_token`, `eos_token`, ... as the chat template sees them.
         vocabulary_size: ids are below it; the added tokens are counted.
@@ -58,6 +59,7 @@ class Tokenizer:
             for token_id, token in backend.get_added_tokens_decoder().items()
         }
         self.special_ids = frozenset(self.special_tokens)
+        self.special_cut = cutter(self.special_tokens.values())
         self.vocabulary_size = backend.get_vocab_size(with_added_tokens=True)
 
     def encode(self, text: str) -> NDArray[np.int32]:

@@ -21,7 +21,7 @@ import numpy as np
 from tokenizers import models
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     import tokenizers
     from numpy.typing import NDArray
@@ -64,9 +64,7 @@ class Words:
     def __init__(self, model: Any, cut: re.Pattern[str], added: dict[str, int]) -> None:
         self._model = model
         self._find = cut.findall
-        # Where several begin at one place, the longest is meant.
-        longest = sorted(added, key=len, reverse=True)
-        self._split = re.compile(f"({'|'.join(map(re.escape, longest)) or '(?!)'})").split
+        self._split = cutter(added).split
         self._added: dict[str, Ids] = {text: (token,) for text, token in added.items()}
         self._known = dict(self._added)
 
@@ -122,6 +120,15 @@ class Words:
     def forget(self) -> None:
         """All words."""
         self._known = dict(self._added)
+
+
+def cutter(tokens: Iterable[str]) -> re.Pattern[str]:
+    """Splits a text at these tokens; every second piece is one of them, the others may be empty.
+
+    Where several begin at one place, the longest is meant.
+    """
+    longest = sorted({token for token in tokens if token}, key=len, reverse=True)
+    return re.compile(f"({'|'.join(map(re.escape, longest)) or '(?!)'})")
 
 
 def words_of(backend: tokenizers.Tokenizer) -> Words | None:

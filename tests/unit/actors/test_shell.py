@@ -229,7 +229,7 @@ async def test_a_message_has_one_id_and_one_digest_in_the_recorders_of_both_ends
     await buses["supervisor"].receive()
     await buses["supervisor"].tell("asker", Begin(), deadline_s=5)
     question = buses["peer"].ask("asker", EpochAnswer(version=1, ok=True), deadline_s=5, cause=77)
-    asked = buses["peer"].sent_id, buses["peer"].sent_digest
+    asked = buses["peer"].last_sent
     answer = await question
     news = await buses["supervisor"].receive()
     while not isinstance(news.message, EventReported):
