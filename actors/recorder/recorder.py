@@ -136,7 +136,7 @@ class Recorder:
         self._ring.close()
 
     def statistics(self) -> dict[str, object]:
-        """Lines so far, processor time (by samples), pins, and why contents are not kept any more."""
+        """Lines so far, processor time (sampled), pins, and why contents are not kept any more."""
         ended = self._payloads.ended if self._payloads is not None else ""
         return {
             "lines": self._number,
