@@ -1,12 +1,13 @@
 """The HTTP door under load, with the real Qwen3 tokenizer, against figures of a rival.
 
-    python -m bench.bench_session_http FOLDER [NAME ...]     (in tests/)
+    python -m bench.bench_session_http FOLDER [NAME ...] [words=FILE]     (in tests/)
 
-FOLDER has the tokenizer and chat template of Qwen3. The session actor is a process of its own, on
-one core; engine, buffer and clients are played by this process, on another. The engine is a real
-actor of the bus that answers at once, or after a set time. CPU time is the session process's, so it
-also holds on a busy machine; times on the clock do not, unless nobody else gets the cores meanwhile
-(`chrt -f 10 python -m ...`, as root).
+FOLDER has the tokenizer and chat template of Qwen3. What is said has 43 different words, or those
+of a FILE: the actor remembers words, so it matters how many there are. The session actor is a
+process of its own, on one core; engine, buffer and clients are played by this process, on another.
+The engine is a real actor of the bus that answers at once, or after a set time. CPU time is the
+session process's, so it also holds on a busy machine; times on the clock do not, unless nobody else
+gets the cores meanwhile (`chrt -f 10 python -m ...`, as root).
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from typing import Any
 
 import psutil
 import uvloop
-from bench.http_load import Chat, Connection, prose, quantile, watch_health
+from bench.http_load import Chat, Connection, prose, quantile, speak, watch_health
 from proc.session_process import Scene, generated, session_process, write_small_model
 
 from milepost.actors.arrays import to_bulk
@@ -304,4 +305,7 @@ def told(figures: dict[str, float]) -> None:
 
 if __name__ == "__main__":
     folder, *chosen = sys.argv[1:]
+    for word in [each for each in chosen if each.startswith("words=")]:
+        speak(Path(word.removeprefix("words=")))
+        chosen.remove(word)
     told(uvloop.run(measure(Path(folder), chosen or list(PARTS))))

@@ -7,6 +7,7 @@ import json
 import random
 import time
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -16,6 +17,11 @@ WORDS = (  # noqa: SIM905
     "pass on every other machine so look at line forty two of config and change its default value "
     "before running make again with verbose output enabled and report what happened"
 ).split()
+
+
+def speak(file: Path) -> None:
+    """Say the words of this file from now on, as often as they stand there."""
+    WORDS[:] = file.read_text(encoding="utf-8").split()
 
 
 def prose(generator: random.Random, words: int) -> str:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from milepost.actors.session.families import ParsedReply
+from milepost.actors.session.families import ParsedReply, ReplyParser
 from milepost.actors.session.families.calls import CallContext, json_call, parse_json_call
+from milepost.actors.session.families.declared import bare_json, harmony, markup
 from milepost.actors.session.families.markup import MarkupParser
 
 
@@ -126,6 +129,33 @@ def test_every_cut_in_many_reads_the_same(text: str, data: st.DataObject) -> Non
     cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=6)))
     pieces = [text[a:b] for a, b in zip([0, *cuts], [*cuts, len(text)], strict=True)]
     assert read(pieces) == whole
+
+
+MAKERS: dict[str, Callable[[CallContext], ReplyParser]] = {
+    "markup": lambda context: markup(json_call)(context, False),  # noqa: FBT003
+    "thinking": lambda context: markup(json_call)(context, True),  # noqa: FBT003
+    "bare_json": lambda context: bare_json(context, False),  # noqa: FBT003
+    "harmony": lambda context: harmony(context, False),  # noqa: FBT003
+}
+MORE = [
+    *FRAGMENTS, "<|channel|>", "analysis", "<|message|>", "<|end|>", "<|call|>", "<|start|>",
+    "to=functions.f", '{"a":1}', ";", '{"name":"f","parameters":{}}', "<|python_tag|>",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", MAKERS)
+@given(text=st.lists(st.sampled_from(MORE), max_size=9).map("".join), has_tools=st.booleans())
+def test_a_whole_reply_reads_as_a_streamed_one(
+    kind: str,
+    text: str,
+    has_tools: bool,  # noqa: FBT001
+) -> None:
+    """A stream is compared with the whole at its end, and refused where they differ."""
+    context = CallContext(0, [{"function": {"name": "f"}}] if has_tools else [])
+    streamed = MAKERS[kind](context)
+    streamed.feed(text)
+    streamed.finish()
+    assert MAKERS[kind](context).read(text) == streamed.reply()
 
 
 @given(texts)

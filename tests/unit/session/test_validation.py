@@ -61,6 +61,24 @@ def test_text_parts_are_one_text_and_nothing_else_changes() -> None:
     assert check_messages([plain])[0] is plain
 
 
+def test_a_message_that_was_checked_before_is_taken_as_it_is() -> None:
+    """Agents send the whole conversation each turn; what differs is looked at from there on."""
+    asked = {"role": "user", "content": "a", "name": "x"}
+    said = {"role": "assistant", "content": "b"}
+    known = check_messages([asked, said])
+    again = check_messages([dict(asked), dict(said), {"role": "tool", "content": "c"}], known)
+    assert again == [asked, said, {"role": "tool", "content": "c"}]
+    assert again[0] is not asked, "the request's own spelling goes on"
+    with pytest.raises(TurnRefused, match=r"messages\[2\] has role 'robot'"):
+        check_messages([asked, said, {"role": "robot"}], known)
+    with pytest.raises(TurnRefused, match=r"messages\[1\] carries token_ids"):
+        check_messages([asked, {**said, "token_ids": [1]}], known)
+    # Nothing behind the first difference counts as known, however alike.
+    with pytest.raises(TurnRefused, match="messages are empty"):
+        check_messages([], known)
+    assert check_messages([said], known) == [said]
+
+
 def test_tools_need_a_name() -> None:
     """A template would render a tool without one as nothing."""
     check_tools([{"type": "function", "function": {"name": "f"}}, {"name": "g"}])
