@@ -34,8 +34,8 @@ from milepost.actors.effects import (
 )
 from milepost.actors.gpu import GpuFigures
 from milepost.actors.hold import Hold, Told
+from milepost.actors.recorder.calls import NOTHING_SENT, CarriedOut, Order
 from milepost.actors.recorder.desk import RecorderDesk
-from milepost.actors.recorder.recorder import NOTHING_SENT, SentMessage
 from milepost.actors.stacks import all_stacks
 from milepost.actors.vitals import Vitals, for_people
 from milepost.messages.bus import Unanswered as NoAnswer
@@ -222,18 +222,18 @@ class Shell:
         # Taken before what it leads to is sent: whoever gets that has a later one.
         at_s = time.time()
         effects: list[Effect] = []
-        sent: list[SentMessage] = []
+        done: list[CarriedOut] = []
         # What it leads to carries its id; without one, what it follows from itself.
         self._cause = told.message_id or told.cause
         failure: Exception | None = None
         try:
             effects = core.start(now_s) if event is None else core.handle(event, now_s)
             for effect in effects:
-                sent.append(self._carry_out(effect))  # noqa: PERF401 - a failure keeps the rest
+                done.append(self._carry_out(effect))  # noqa: PERF401 - a failure keeps the rest
         except Exception as error:  # noqa: BLE001 - the one place where an actor's failure ends it
             failure = error
         self._cause = 0
-        self._recorder.record(told, now_s, at_s, effects, sent, failure)
+        self._recorder.record(told, now_s, at_s, effects, done, failure)
         if failure is not None:
             self._fail(failure)
 
@@ -248,8 +248,8 @@ class Shell:
 
     # ---- effects to I/O ------------------------------------------------------------------
 
-    def _carry_out(self, effect: Effect) -> SentMessage:
-        """Do it; id and digest of the message that was sent."""
+    def _carry_out(self, effect: Effect) -> CarriedOut:
+        """Do it; what is recorded of it."""
         match effect:
             case Tell():
                 self._tell(effect)
@@ -258,17 +258,17 @@ class Shell:
             case Reply():
                 incoming = self._requests.pop(effect.request, None)
                 if incoming is None:
-                    return NOTHING_SENT
+                    return effect, *NOTHING_SENT
                 self._bus.reply(incoming, effect.message)
             case Wake():
                 self._wake(effect)
-                return NOTHING_SENT
+                return effect
             case Fail():
                 raise ActorFailed(effect.reason)
             case _:
                 self._work(effect)
-                return NOTHING_SENT
-        return self._bus.last_sent
+                return Order.of(effect)
+        return effect, *self._bus.last_sent
 
     def _tell(self, effect: Tell) -> None:
         deadline_s = effect.deadline_s or self._timeouts.tell_s

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from msgspec import inspect
 
-from milepost.actors.recorder.lines import Facts
+from milepost.actors.recorder.lines import Facts, named
 from milepost.messages import registry
 from milepost.messages.shared import Message
 
@@ -41,13 +41,15 @@ _OWN_MODULES: Final = frozenset(module.__name__ for module in registry.MODULES)
 
 def facts_of(message: Message) -> Facts:
     """Ids and small numbers, by field."""
-    return _plan_of(type(message)).facts(message)
+    plan = _plan_of(type(message))
+    values = (list(each) if type(each) is tuple else each for each in plan.values(message))
+    return named(plan.names, values)
 
 
-def values_of(message: Message) -> Any:
-    """The same without the names, where every reader knows them (`names_of`); else with them."""
-    plan = _plans.get(type(message)) or _plan_of(type(message))
-    return plan.values(message)
+def reader_of(kind: type[Message]) -> Callable[[Any], Any]:
+    """What reads the same without the names, where all know them (`names_of`); else with them."""
+    plan = _plan_of(kind)
+    return plan.values if plan.is_own else facts_of
 
 
 def names_of(kind: str) -> tuple[str, ...]:
@@ -69,50 +71,97 @@ class _Plan:
     """How the facts of one type of message are read.
 
     Attributes:
-        names: of the plain ones.
-        values: reads them, as far as no more than these make up the facts.
+        names: of its values.
+        values: reads them.
+        is_own: every reader knows the names.
     """
 
-    __slots__ = ("_has_more", "_lists", "_nested", "_read", "_texts", "names", "values")
+    __slots__ = ("is_own", "names", "values")
 
     def __init__(self, kind: type[Message]) -> None:
         info = inspect.type_info(kind)
         assert isinstance(info, inspect.StructType), kind
-        plain: list[str] = []
-        self._texts: list[str] = []
-        self._lists: list[str] = []
-        self._nested: list[tuple[str, bool, tuple[str, ...]]] = []
+        found: dict[str, list[str]] = {"plain": [], "text": [], "list": []}
+        within: dict[str, list[tuple[str, bool]]] = {}
         for field in info.fields:
             place = _place_of(field.name, field.type)
             if place:
-                {"plain": plain, "text": self._texts, "list": self._lists}[place].append(field.name)
+                found[place].append(field.name)
             names, is_one = _named_within(field.type)
-            if names:
-                self._nested.append((field.name, is_one, names))
-        self.names = tuple(plain)
-        self._read = _reader(plain)
-        self._has_more = bool(self._texts or self._lists or self._nested)
-        is_plain = not self._has_more and kind.__module__ in _OWN_MODULES
-        self.values: Callable[[Message], Any] = self._read if is_plain else self.facts
+            for name in names:
+                within.setdefault(name, []).append((field.name, is_one))
+        own = [name for name in found["list"] if name.removesuffix("s") in within]
+        lists = [name for name in found["list"] if name not in own]
+        direct = [*found["plain"], *found["text"], *lists]
+        bounds = [
+            *((direct.index(name), TEXT_CHARACTERS_MAX) for name in found["text"]),
+            *((direct.index(name), IDS_MAX) for name in lists),
+        ]
+        self.names = (*direct, *(f"{name}s" for name in within))
+        self.is_own = kind.__module__ in _OWN_MODULES
+        self.values: Callable[[Any], tuple[Any, ...]] = _reader(direct)
+        if bounds:
+            self.values = _bounded(self.values, bounds)
+        if within:
+            self.values = _with_names_within(self.values, own, within)
 
-    def facts(self, message: Message) -> Facts:
-        """Of one message of this type."""
-        # The reader gives a value for each name; being asked to make sure costs as much again.
-        facts: Facts = dict(zip(self.names, self._read(message)))  # noqa: B905
-        return self._with_more(facts, message) if self._has_more else facts
 
-    def _with_more(self, facts: Facts, message: Message) -> Facts:
-        for name in self._texts:
-            text = getattr(message, name)
-            if text:
-                facts[name] = text[:TEXT_CHARACTERS_MAX]
-        for name in self._lists:
-            facts[name] = list(getattr(message, name))[:IDS_MAX]
-        for name, is_one, names in self._nested:
-            value = getattr(message, name)
-            if value:
-                _add_names(facts, (value,) if is_one else value, names)
-        return facts
+def _bounded(
+    read: Callable[[Any], tuple[Any, ...]], bounds: list[tuple[int, int]]
+) -> Callable[[Any], tuple[Any, ...]]:
+    """The same with no text or list longer than allowed at its place."""
+    (first, first_max), *others = bounds
+
+    def values(message: Any) -> tuple[Any, ...]:
+        found = read(message)
+        value = found[first]
+        if value and len(value) > first_max:
+            found = (*found[:first], value[:first_max], *found[first + 1 :])
+        for place, most in others:
+            value = found[place]
+            if value and len(value) > most:
+                found = (*found[:place], value[:most], *found[place + 1 :])
+        return found
+
+    return values
+
+
+def _with_names_within(
+    read: Callable[[Any], tuple[Any, ...]],
+    own: list[str],
+    within: dict[str, list[tuple[str, bool]]],
+) -> Callable[[Any], tuple[Any, ...]]:
+    """The same with a list for each of these names, from structs in these fields."""
+    singles = [f"{field}.{name}" for name, fields in within.items() for field, one in fields if one]
+    several = _reader(
+        [*own, *dict.fromkeys(f for each in within.values() for f, one in each if not one)]
+    )
+    # A message of one struct, and no other in its lists: each name once, in one look.
+    look = _reader(singles) if len(singles) == len(within) else None
+
+    def values(message: Any) -> tuple[Any, ...]:
+        if look is not None and not any(several(message)):
+            return read(message) + tuple([[name] for name in look(message)])
+        return read(message) + tuple(
+            [_names_in(message, name, own, fields) for name, fields in within.items()]
+        )
+
+    return values
+
+
+def _names_in(
+    message: Any, name: str, own: list[str], fields: Iterable[tuple[str, bool]]
+) -> list[str]:
+    """Each once: those in a list of the message's own, and those in structs of these fields."""
+    found: list[str] = list(getattr(message, f"{name}s")) if f"{name}s" in own else []
+    name_of = attrgetter(name)
+    for field, is_one in fields:
+        value = getattr(message, field)
+        if is_one:
+            found.append(name_of(value))
+        elif value:
+            found += map(name_of, value)
+    return list(dict.fromkeys(found))[:IDS_MAX]
 
 
 _plans: Final[dict[type, _Plan]] = {}
@@ -159,10 +208,3 @@ def _named_within(kind: inspect.Type) -> tuple[tuple[str, ...], bool]:
             return _named_within(item)[0], False
         case _:
             return (), False
-
-
-def _add_names(facts: Facts, values: Iterable[Any], names: tuple[str, ...]) -> None:
-    for name in names:
-        found = dict.fromkeys(getattr(each, name) for each in values)
-        known = facts.setdefault(f"{name}s", [])
-        known += [each for each in found if each not in known][: IDS_MAX - len(known)]

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import sys
+import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from milepost.actors.effects import Effect
-from milepost.actors.recorder.lines import Line, encode_line
+from milepost.actors.effects import Effect, WorkDone
+from milepost.actors.recorder.calls import Call, CarriedOut, lasting, ordered
+from milepost.actors.recorder.lines import Line, encode_lines
 from milepost.actors.recorder.pins import PinsFull
 from milepost.actors.recorder.reading import read_lines
-from milepost.actors.recorder.recorder import Call, Recorder, SentMessage
+from milepost.actors.recorder.recorder import Recorder
 from milepost.actors.recorder.ring import read_image
-from milepost.actors.recorder.story import anomaly_in, story
+from milepost.actors.recorder.story import story
 from milepost.actors.recorder.tracing import about
 from milepost.messages.shared import Message
 from milepost.messages.supervisor import Pinned, PinRequested, RecorderLines, RecorderRead, Refused
@@ -21,6 +23,12 @@ from milepost.messages.supervisor import Pinned, PinRequested, RecorderLines, Re
 if TYPE_CHECKING:
     from milepost.actors.hold import Told
 
+WAIT_S: Final = 0.1
+"""How long a call waits to be written down together with others."""
+WAITING_MAX: Final = 64
+"""Calls that wait."""
+MEASURED: Final = 4
+"""Calls of a bunch whose processor time is taken: looking at that clock costs as much as one."""
 OFF = "system.recorder.enabled is false"
 
 
@@ -35,7 +43,10 @@ class RecorderDesk:
     def __init__(self, recorder: Recorder | None, loop: asyncio.AbstractEventLoop) -> None:
         self._recorder = recorder
         self._loop = loop
-        self._flushes_soon = False
+        self._waiting = recorder.waiting if recorder is not None else []
+        self._apart = recorder is None or recorder.keeps_contents
+        self._timer_runs = False
+        self._spent_s = [0.0] * MEASURED
 
     def record(
         self,
@@ -43,39 +54,82 @@ class RecorderDesk:
         now_s: float,
         at_s: float,
         effects: Sequence[Effect],
-        sent: Sequence[SentMessage],
+        carried_out: list[CarriedOut],
         failure: Exception | None,
     ) -> None:
-        """One call of the core; written down before this thread waits for anything."""
+        """One call of the core, written down after `WAIT_S`, or as soon as the loop is free then.
+
+        At once with a message that has no digest: it may lie in memory that somebody waits for.
+
+        Args:
+            told: what the core was told.
+            now_s: the core's time.
+            at_s: time of the day, before anything that it led to.
+            effects: what the core ordered.
+            carried_out: the same as a line needs it, as far as nothing failed.
+            failure: what the core, or an effect, raised.
+        """
+        if self._apart or failure is not None:
+            self._record_apart((told, now_s, at_s, carried_out, failure), effects)
+            return
+        # Between two messages code and data leave the processor's caches, and whatever is touched
+        # here costs several times what it costs in a loop: so there is little of it.
+        waiting = self._waiting
+        count = len(waiting)
+        if count < MEASURED:
+            self._record_first(told, now_s, at_s, carried_out)
+        elif type(told.event) is WorkDone:
+            waiting.append((lasting(told), now_s, at_s, carried_out, None))
+        else:
+            waiting.append((told, now_s, at_s, carried_out, None))
+        if count >= WAITING_MAX - 1 or (told.message_id and not told.digest):
+            self._write()
+            return
+        for done in carried_out:
+            if type(done) is tuple and done[1] and not done[2]:
+                self._write()
+                return
+
+    def _record_first(
+        self, told: Told, now_s: float, at_s: float, carried_out: list[CarriedOut]
+    ) -> None:
+        """The same for the first calls of a bunch, which tell what all of them take."""
+        started_s = time.thread_time()
+        count = len(self._waiting)
+        self._waiting.append((lasting(told), now_s, at_s, carried_out, None))
+        if not self._timer_runs:
+            self._timer_runs = True
+            self._loop.call_later(WAIT_S, self._timer_ends)
+        self._spent_s[count] = time.thread_time() - started_s
+
+    def _record_apart(self, call: Call, effects: Sequence[Effect]) -> None:
         recorder = self._recorder
         if recorder is None:
             return
-        call = Call(
-            told.event,
-            now_s,
-            at_s,
-            tuple(effects),
-            sent,
-            told.message_id,
-            told.cause,
-            told.digest,
-            f"{type(failure).__name__}: {failure}" if failure is not None else "",
-        )
-        if recorder.note(call):
-            self._flush(recorder)
-        elif not self._flushes_soon:
-            self._flushes_soon = True
-            self._loop.call_soon(self._flush_due, recorder)
+        told, now_s, at_s, carried_out, failure = call
+        if recorder.keeps_contents:
+            self._pin_for(recorder, recorder.write_whole(call, effects))
+            return
+        rest = map(ordered, effects[len(carried_out) :])
+        self._waiting.append((lasting(told), now_s, at_s, [*carried_out, *rest], failure))
+        self._write()
 
-    def _flush_due(self, recorder: Recorder) -> None:
-        self._flushes_soon = False
-        self._flush(recorder)
+    def _timer_ends(self) -> None:
+        self._timer_runs = False
+        self._write()
 
-    def _flush(self, recorder: Recorder) -> None:
+    def _write(self) -> None:
         """Write lines; what is bad news in them is pinned, and told in the log."""
-        for call in recorder.flush():
-            if reason := anomaly_in(call.effects):
-                self._loop.run_in_executor(None, _tell, recorder, reason, recorder.image())
+        recorder, count = self._recorder, len(self._waiting)
+        assert recorder is not None, "nothing waits for no recorder"
+        spent_s = self._spent_s[0] if count else 0.0
+        if others := self._spent_s[1:count]:
+            spent_s += (count - 1) * sum(others) / len(others)
+        self._pin_for(recorder, recorder.write(spent_s))
+
+    def _pin_for(self, recorder: Recorder, reasons: Sequence[str]) -> None:
+        for reason in reasons:
+            self._loop.run_in_executor(None, _tell, recorder, reason, recorder.image())
 
     def failed(self, error: BaseException) -> None:
         """The actor ends by this: pin what led to it, and note it with the error."""
@@ -129,7 +183,7 @@ def _answer(recorder: Recorder, asked: RecorderRead | PinRequested, image: bytes
         case RecorderRead():
             facts, records = read_image(image)
             lines = read_lines(facts, records)
-            found = [encode_line(line) for line in about(lines, asked.about)]
+            found = [encode_lines([line]) for line in about(lines, asked.about)]
             kept = _latest(found, asked.bytes_max)
             return RecorderLines(
                 about=facts,

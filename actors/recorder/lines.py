@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final, TypeAlias
 
 import msgspec
@@ -16,7 +16,7 @@ START: Final = "start"
 VALUES_SHOWN: Final = 4
 
 
-class Decision(Struct, frozen=True, array_like=True):
+class Decision(Struct, frozen=True, array_like=True, gc=False):
     """One effect."""
 
     kind: str
@@ -36,7 +36,7 @@ class Decision(Struct, frozen=True, array_like=True):
     confirm: bool = False
 
 
-class Line(Struct, frozen=True, array_like=True):
+class Line(Struct, frozen=True, array_like=True, gc=False):
     """One call of the core."""
 
     number: int
@@ -66,35 +66,44 @@ class Line(Struct, frozen=True, array_like=True):
 
 
 _encoder: Final = msgspec.msgpack.Encoder()
-_decoder: Final = msgspec.msgpack.Decoder(list[Any])
+_decoder: Final = msgspec.msgpack.Decoder(list[list[Any]])
 _FIELDS: Final = Line.__struct_fields__
 _TYPE, _FACTS, _DECISIONS = (_FIELDS.index(name) for name in ("type", "facts", "decisions"))
 _DECISION_FIELDS: Final = Decision.__struct_fields__
 _DECISION_TYPE, _DECISION_FACTS = (_DECISION_FIELDS.index(name) for name in ("type", "facts"))
 
 
-def encode_line(line: Line) -> bytes:
-    """As it stands in a ring. Its facts may be values alone: whoever reads it names them."""
-    return _encoder.encode(line)
+def encode_lines(lines: Sequence[Line | tuple[Any, ...]]) -> bytes:
+    """One record of a ring.
+
+    Args:
+        lines: or their fields. Facts may be values alone: whoever reads them names them.
+
+    Raises:
+        OverflowError, UnicodeEncodeError: something in them is no msgpack.
+    """
+    return _encoder.encode(lines)
 
 
-def decode_line(data: bytes, names_of: Callable[[str], tuple[str, ...]]) -> Line:
+def decode_lines(data: bytes, names_of: Callable[[str], tuple[str, ...]]) -> list[Line]:
     """The same back.
 
     Args:
-        data: what `encode_line` gave.
+        data: what `encode_lines` gave.
         names_of: the names of facts whose values alone were written, by type of message.
 
     Raises:
-        msgspec.ValidationError: it was written by another commit.
+        msgspec.DecodeError: it was written by another commit.
     """
-    parts = _decoder.decode(data)
-    if len(parts) == len(_FIELDS) and isinstance(parts[_DECISIONS], list):
+    found = _decoder.decode(data)
+    for parts in found:
+        if len(parts) != len(_FIELDS) or not isinstance(parts[_DECISIONS], list):
+            continue
         _name(parts, _TYPE, _FACTS, names_of)
         for told in parts[_DECISIONS]:
             if isinstance(told, list) and len(told) == len(_DECISION_FIELDS):
                 _name(told, _DECISION_TYPE, _DECISION_FACTS, names_of)
-    return msgspec.convert(parts, Line)
+    return msgspec.convert(found, list[Line])
 
 
 def _name(
@@ -106,7 +115,13 @@ def _name(
         names = names_of(parts[kind])
         if len(names) != len(values):
             names = tuple(f"value_{number}" for number in range(len(values)))
-        parts[facts] = dict(zip(names, values, strict=True))
+        parts[facts] = named(names, values)
+
+
+def named(names: Iterable[str], values: Iterable[Any]) -> Facts:
+    """Facts of values; a text or list without anything in it is none."""
+    pairs = zip(names, values, strict=True)
+    return {name: each for name, each in pairs if each or not isinstance(each, str | list | tuple)}
 
 
 def ids_of(line: Line) -> Iterator[str]:

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from milepost.actors.recorder.describing import names_of
-from milepost.actors.recorder.lines import Line, decode_line
+from milepost.actors.recorder.lines import Line, decode_lines
 from milepost.actors.recorder.pins import read_pin
 from milepost.actors.recorder.ring import RingDamaged, read_file, read_image
 from milepost.messages.schema import fingerprint
@@ -100,7 +100,7 @@ def read_lines(about: Mapping[str, Any], records: Iterable[bytes]) -> list[Line]
         msgspec.DecodeError: they were written by another commit.
     """
     named = names_of if about["schema"] == fingerprint() else _nothing
-    return [decode_line(record, named) for record in records]
+    return [line for record in records for line in decode_lines(record, named)]
 
 
 def _nothing(_kind: str) -> tuple[str, ...]:

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Final
 
-from milepost.actors.effects import Effect, Tell
 from milepost.actors.recorder.lines import Line, ids_of, words_of
 from milepost.actors.recorder.reading import Recording, read_recordings
 from milepost.actors.recorder.ring import RingDamaged
@@ -21,24 +20,15 @@ LINES_MAX: Final = 12
 CHARACTERS_MAX: Final = 220
 NAMES_MAX: Final = 4
 """An event about more than that is about none of them."""
-TOLD_OF: Final = frozenset({GuardTripped, GroupsRefused, EventReported})
-"""Types of messages that may be worth a pin: hardly any effect tells one."""
+MAY_BE_NEWS: Final = frozenset({GuardTripped, GroupsRefused, EventReported})
+"""Types of messages that may be worth a pin."""
 BAD_NEWS: Final = frozenset({"refused_at_door", "canary"})
 """Kinds of events that say that a contract does not hold."""
 _NAME: Final = re.compile(r"\b[a-z]\w*\d\w*(?:\.\d+)?\b")
 
 
-def anomaly_in(effects: Iterable[Effect]) -> str:
-    """Why these effects are worth a pin; empty when they are not."""
-    for effect in effects:
-        if type(effect) is Tell and type(effect.message) in TOLD_OF:
-            reason = _anomaly(effect.message)
-            if reason:
-                return reason
-    return ""
-
-
-def _anomaly(message: Message) -> str:
+def anomaly_in(message: Message) -> str:
+    """Why what is told there is worth a pin; empty when it is not."""
     match message:
         case GuardTripped():
             return f"guard {message.guard}: {message.reason}"

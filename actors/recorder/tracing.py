@@ -53,8 +53,11 @@ def about(lines: Iterable[Line], trajectory: str) -> Iterator[Line]:
             continue
         asked.update(each.message_id for each in told if each.message_id)
         if direct:
-            nameless = (each for each in line.decisions if not any(names_in(each.facts)))
-            told = [*told, *nameless]
+            told = [
+                each
+                for each in line.decisions
+                if not any(names_in(each.facts)) or _speaks(each, trajectory)
+            ]
         yield msgspec.structs.replace(line, decisions=told)
 
 

@@ -35,13 +35,12 @@ class Answering:
         if not self._mailbox.can_answer(entry):
             return
         encoded = self._packing.pack(message)
-        message_id = self._host.new_id(encoded)
+        aside = encoded is None or bool(encoded.buffers)
+        local = aside and self._host.transport.is_local(self._host.name)
+        aside = aside and self._packing.goes_aside(encoded, local=local)
+        message_id = self._host.new_id(None if aside else encoded)
         entry.open = False
-        if encoded is None or (
-            encoded.buffers
-            and self._packing.shares(encoded)
-            and self._host.transport.is_local(self._host.name)
-        ):
+        if encoded is None or aside:
             self._aside.start(self._reply_aside(entry, message_id, message, encoded))
         else:
             self._mailbox.replies.reply(entry, Kind.REPLY, message_id, encoded)

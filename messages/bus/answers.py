@@ -6,8 +6,6 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any
 
-from xxhash import xxh3_64_intdigest
-
 from milepost.messages.bus.delivery import Kind
 from milepost.messages.bus.incoming import Incoming
 from milepost.messages.bus.packing import Packing
@@ -55,8 +53,7 @@ class Answers:
             elif self._packing.is_big(frames[1]):
                 self._aside.start(self._decode_aside(sent, header, frames, origin))
             else:
-                message = self._packing.unpack(header, frames[1:], origin)
-                _finish(sent, header, message, xxh3_64_intdigest(frames[1]))
+                _finish(sent, header, *self._packing.unpack(header, frames[1:], origin))
         except ProtocolError as error:
             sent.fail(header.source, f"got an answer that cannot be read: {error}")
 
@@ -64,11 +61,11 @@ class Answers:
         self, sent: Sent, header: Header, frames: Frames, origin: Origin
     ) -> None:
         try:
-            message = await self._packing.unpack_aside(header, frames[1:], origin)
+            message, digest = await self._packing.unpack_aside(header, frames[1:], origin)
         except ProtocolError as error:
             sent.fail(header.source, f"got an answer that cannot be read: {error}")
         else:
-            _finish(sent, header, message, 0)
+            _finish(sent, header, message, digest)
 
 
 def _finish(sent: Sent, header: Header, message: Message, digest: int) -> None:

@@ -12,8 +12,6 @@ from asyncio import Future
 from collections.abc import Collection, Mapping
 from typing import Final
 
-from xxhash import xxh3_64_intdigest
-
 from milepost.messages.bus.alarm import Alarm
 from milepost.messages.bus.answering import Answering
 from milepost.messages.bus.answers import Aside
@@ -197,8 +195,7 @@ class Bus:
     def last_sent(self) -> tuple[int, int]:
         """Id and digest of what `tell`, `ask` or `reply` sent last.
 
-        A reply that changes nothing has none. The digest is `Incoming.digest` of its receiver; 0
-        when another thread packs it.
+        A reply that changes nothing has none. The digest is `Incoming.digest` of its receiver.
         """
         return self._host.last_id, self._host.last_digest
 
@@ -250,9 +247,8 @@ class Bus:
         """The message of the head; None if it cannot be read."""
         header, frames = entry.header, entry.frames
         origin = Origin(header.id, "", entry.source.route)
-        digest = xxh3_64_intdigest(frames[0])
         try:
-            message = self._packing.unpack(header, frames, origin)
+            message, digest = self._packing.unpack(header, frames, origin)
         except ProtocolError as error:
             self._answering.refuse(entry, str(error))
             return None
@@ -263,12 +259,12 @@ class Bus:
         header = entry.header
         origin = Origin(header.id, "", entry.source.route)
         try:
-            message = await self._packing.unpack_aside(header, entry.frames, origin)
+            message, digest = await self._packing.unpack_aside(header, entry.frames, origin)
         except ProtocolError as error:
             if self._mailbox.head() is entry:
                 self._answering.refuse(entry, str(error))
             return None
-        return self._taken(entry, message, 0) if self._mailbox.head() is entry else None
+        return self._taken(entry, message, digest) if self._mailbox.head() is entry else None
 
     def _taken(self, entry: Entry, message: Message, digest: int) -> Incoming:
         header = entry.header

@@ -47,7 +47,7 @@ class Host:
     last_id: int = 0
     """Of the last message of ours."""
     last_digest: int = 0
-    """xxh3-64 of its body; 0 when that is not packed yet."""
+    """xxh3-64 of its body; 0 when that is not what travels, or not packed yet."""
     _ids: count[int] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -57,7 +57,7 @@ class Host:
         self._ids = count((prefix << 40) + 1)
 
     def new_id(self, encoded: Encoded | None) -> int:
-        """The id of a new message, of which this is known by now."""
+        """The id of a new message, which travels like this; None: that is not known yet."""
         self.last_id = next(self._ids)
         self.last_digest = xxh3_64_intdigest(encoded.body) if encoded is not None else 0
         return self.last_id

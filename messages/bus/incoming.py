@@ -19,6 +19,7 @@ class Incoming(Struct, frozen=True, eq=False):
     message: Message
     wants_reply: bool = False
     digest: int = 0
-    """xxh3-64 of the body as it travelled: the same at both ends. 0: it was too large for that."""
+    """xxh3-64 of the body as it travelled: the same at both ends. 0: it is large, or a part of the
+    message lies in shared memory."""
     entry: Entry | None = None
     """The bus's own note of where an answer goes."""

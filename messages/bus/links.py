@@ -56,18 +56,21 @@ class Links:
         future: Future[Any] = self._loop.create_future()
         now = self._loop.time()
         name = type(message).__name__
-        sent = Sent(kind, self._host.new_id(encoded), cause, name, future, now, now + deadline_s)
+        # Most messages have no buffers; where a peer is matters for the others alone.
+        aside = encoded is None or bool(encoded.buffers)
+        local = aside and self._host.transport.is_local(to)
+        aside = aside and packing.goes_aside(encoded, local=local)
+        message_id = self._host.new_id(None if aside else encoded)
+        sent = Sent(kind, message_id, cause, name, future, now, now + deadline_s)
         link = self.by_peer.get(to) or self._new(to)
         if link is None:
             sent.fail(to, f"cannot be sent: {self._no_address(to)}")
             return future
-        if encoded is None or (encoded.buffers and packing.shares(encoded)):
-            local = self._host.transport.is_local(to)
-            if encoded is None or local:
-                sent.start = partial(self._start, link, sent, message, encoded, local=local)
-                sent.num_bytes = encoded.num_bytes if encoded is not None else 0
-                link.submit(sent)
-                return future
+        if encoded is None or aside:
+            sent.start = partial(self._start, link, sent, message, encoded, local=local)
+            sent.num_bytes = encoded.num_bytes if encoded is not None else 0
+            link.submit(sent)
+            return future
         if encoded.buffers:
             sent.num_bytes = encoded.num_bytes
         sent.encoded = encoded

@@ -14,6 +14,8 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
+from xxhash import xxh3_64_intdigest
+
 from milepost.messages.bus.allotting import Allotments
 from milepost.messages.bus.borrowing import Borrower
 from milepost.messages.bus.lending import Lender, Loan
@@ -98,6 +100,12 @@ class Packing:
             self._big.discard(encoded.type)
         return encoded
 
+    def goes_aside(self, encoded: Encoded | None, *, local: bool) -> bool:
+        """Whether `pack_aside` has to finish it, since the receiver is on this host or not."""
+        if encoded is None:
+            return True
+        return local and bool(encoded.buffers) and self.shares(encoded)
+
     def shares(self, encoded: Encoded) -> bool:
         """Whether a receiver on this host gets the buffers in shared memory."""
         if not encoded.buffers or not self._has_memory:
@@ -179,8 +187,11 @@ class Packing:
         """Whether `unpack_aside` should be used."""
         return len(body) > OFF_LOOP_BYTES
 
-    def unpack(self, header: Header, frames: Frames, origin: Origin) -> Message:
-        """The message of these frames (body first).
+    def unpack(self, header: Header, frames: Frames, origin: Origin) -> tuple[Message, int]:
+        """The message of these frames (body first), and the digest of its body.
+
+        The digest is 0 where the body is large, or says where in shared memory the rest lies: its
+        sender does not have the same bytes then, or not at once.
 
         Args:
             header: of the message.
@@ -193,10 +204,12 @@ class Packing:
         self._check(header)
         version = (header.major, header.minor)
         body, buffers = bytes(frames[0]), frames[1:]
+        codec = self._codec
         if SEGMENT_MARK not in body:
-            return self._codec.decode(header.type, body, buffers, version=version)
+            digest = 0 if self.is_big(body) else xxh3_64_intdigest(body)
+            return codec.decode(header.type, body, buffers, version=version), digest
         with self.borrower.reading(origin) as opener:
-            return self._codec.decode(header.type, body, buffers, version=version, opener=opener)
+            return codec.decode(header.type, body, buffers, version=version, opener=opener), 0
 
     def _check(self, header: Header) -> None:
         if header.major != PROTOCOL[0]:
@@ -220,7 +233,9 @@ class Packing:
             raise ProtocolError(f"{header.type} came as a refusal")
         return message
 
-    async def unpack_aside(self, header: Header, frames: Frames, origin: Origin) -> Message:
+    async def unpack_aside(
+        self, header: Header, frames: Frames, origin: Origin
+    ) -> tuple[Message, int]:
         """The same on a worker thread."""
         return await self._loop.run_in_executor(self._coming, self.unpack, header, frames, origin)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import signal
 import time
 from pathlib import Path
@@ -9,9 +10,11 @@ from pathlib import Path
 from proc.runs import Running, custom, running, topology
 from proc.test_supervisor_attach import milepost
 
+from milepost.actors.recorder.desk import WAIT_S
 from milepost.actors.recorder.reading import read_recordings
 
 WORKER = custom("worker", "worker", "steps = 1000000\nstep_s = 0.02", significant=True)
+STEPS_LOST_MAX = math.ceil(WAIT_S / 0.02) + 1
 IDLE = custom("idle", "idle")
 DEADLINE_S = 30.0
 
@@ -23,8 +26,12 @@ def steps_recorded(run: Running) -> list[int]:
     return [each.facts["step"] for each in told]
 
 
-def test_the_ring_of_a_killed_actor_holds_its_last_decision(tmp_path: Path) -> None:
-    """This is what a flight recorder is for: SIGKILL gives nobody a chance to write anything."""
+def test_the_ring_of_a_killed_actor_holds_all_but_its_last_moment(tmp_path: Path) -> None:
+    """This is what a flight recorder is for: SIGKILL gives nobody a chance to write anything.
+
+    However late the loop of a busy machine comes to them, its timers end in the order in which
+    they are due: that of the recorder before that of a step behind it.
+    """
     with running(tmp_path, topology(WORKER + IDLE)) as run:
         run.begun()
         run.until("step 12")
@@ -33,7 +40,8 @@ def test_the_ring_of_a_killed_actor_holds_its_last_decision(tmp_path: Path) -> N
         heard = [line["step"] for line in run.lines("metrics.jsonl")]
         steps = steps_recorded(run)
         assert steps == list(range(1, len(steps) + 1)), "every line is whole, none is missing"
-        assert steps[-1] >= heard[-1] >= 12, "what others heard of it, its recorder holds"
+        assert heard[-1] >= 12
+        assert steps[-1] >= heard[-1] - STEPS_LOST_MAX, "it lost more than a moment"
 
 
 def test_the_recorders_of_a_run_that_failed_are_pinned(tmp_path: Path) -> None:

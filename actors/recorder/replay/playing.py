@@ -9,8 +9,8 @@ from itertools import zip_longest
 import msgspec
 
 from milepost.actors.effects import Core, Effect, Event, WorkDone
+from milepost.actors.recorder.calls import whole_decisions
 from milepost.actors.recorder.lines import Decision, Line, clock, decision_words, event_words
-from milepost.actors.recorder.recorder import decisions_of
 from milepost.actors.recorder.replay.tape import Tape
 
 Watch = Callable[[Line, Event | None, Sequence[Effect]], None]
@@ -69,7 +69,7 @@ def play(tape: Tape, core: Core, watch: Watch | None = None) -> Played:
             raised = f"{type(error).__name__}: {error}"
         if watch is not None:
             watch(line, event, effects)
-        now = decisions_of(effects, (), whole=True)
+        now = whole_decisions(effects)
         difference = compare(line, now) or _compare_failure(line, event, raised)
         if difference is not None:
             return Played(count, num_decisions, difference)

@@ -224,7 +224,9 @@ async def test_a_message_has_one_id_and_one_digest_in_the_recorders_of_both_ends
         for name in NAMES
     }
     spec = replace(_spec(), run_folder=str(tmp_path))
-    context = ActorContext(spec, buses["asker"], Recorder.open(spec))
+    recorder = Recorder.open(spec)
+    assert recorder is not None
+    context = ActorContext(spec, buses["asker"], recorder)
     serving = asyncio.create_task(context.serve(Answerer()))
     await buses["supervisor"].receive()
     await buses["supervisor"].tell("asker", Begin(), deadline_s=5)
@@ -238,6 +240,7 @@ async def test_a_message_has_one_id_and_one_digest_in_the_recorders_of_both_ends
     await serving
     for bus in buses.values():
         await bus.close(deadline_s=0.05)
+    recorder.close()
     (found,) = read_recordings(tmp_path / "recorder")
     start, line = found.lines
     assert (start.kind, start.number) == ("start", 0)

@@ -20,8 +20,8 @@ from milepost.actors.recorder.content import (
     digest_of_content,
     value_of,
 )
-from milepost.actors.recorder.describing import facts_of, names_of, values_of
-from milepost.actors.recorder.lines import Decision, Line, decode_line, encode_line
+from milepost.actors.recorder.describing import facts_of, names_of, reader_of
+from milepost.actors.recorder.lines import Decision, Line, decode_lines, encode_lines
 from milepost.actors.recorder.payloads import Payloads, read_payloads
 from milepost.actors.recorder.reading import read_lines
 from milepost.actors.trainer.works import BatchVerdict, Refusal, StepOutcome
@@ -123,9 +123,16 @@ def test_facts_are_few_and_plain_and_hold_no_secret(message: Message) -> None:
 @pytest.mark.parametrize("message", examples(), ids=lambda each: type(each).__name__)
 def test_facts_of_own_types_are_the_same_with_and_without_names(message: Message) -> None:
     """The writer leaves the names out where every reader knows them."""
-    line = Line(0, 0.0, 0.0, "received", type=type(message).__name__, facts=values_of(message))
+    line = Line(
+        0,
+        0.0,
+        0.0,
+        "received",
+        type=type(message).__name__,
+        facts=reader_of(type(message))(message),
+    )
     plain = msgspec.msgpack.decode(msgspec.msgpack.encode(facts_of(message)))
-    assert decode_line(encode_line(line), names_of).facts == plain
+    assert decode_lines(encode_lines([line]), names_of)[0].facts == plain
 
 
 def test_facts_of_a_type_of_the_users_own_keep_their_names() -> None:
@@ -136,15 +143,15 @@ def test_facts_of_a_type_of_the_users_own_keep_their_names() -> None:
         count: int
 
     message = Foreign(trajectory_id="g1.0", count=3)
-    assert values_of(message) == {"trajectory_id": "g1.0", "count": 3}
+    assert reader_of(type(message))(message) == {"trajectory_id": "g1.0", "count": 3}
     assert names_of("Foreign") == ()
 
 
 def test_lines_of_another_commit_are_read_with_numbers_for_names() -> None:
     """Its fields may have other names, or stand in another order."""
-    told = Decision("tell", type="GroupOpened", facts=values_of(OPENED))
-    line = Line(0, 0.0, 0.0, "received", type="GroupOpened", facts=values_of(OPENED))
-    data = encode_line(msgspec.structs.replace(line, decisions=[told]))
+    told = Decision("tell", type="GroupOpened", facts=reader_of(GroupOpened)(OPENED))
+    line = Line(0, 0.0, 0.0, "received", type="GroupOpened", facts=reader_of(GroupOpened)(OPENED))
+    data = encode_lines([msgspec.structs.replace(line, decisions=[told])])
     own, foreign = ({"schema": fingerprint()}, {"schema": "another"})
     (known,), (unknown,) = (read_lines(about, [data]) for about in (own, foreign))
     assert known.facts["group_id"] == known.decisions[0].facts["group_id"] == OPENED.group_id
@@ -157,11 +164,12 @@ def test_lines_of_another_commit_are_read_with_numbers_for_names() -> None:
 @pytest.mark.parametrize("strange", [None, 7, "x", [7], [[7]], [["tell", "buffer"]], {"a": 1}])
 def test_a_line_of_another_layout_is_refused_as_one(place: int, strange: object) -> None:
     """Whatever another commit wrote there, a reader says so; it does not fall over."""
-    line = Line(0, 0.0, 0.0, "received", type="GroupOpened", facts=values_of(OPENED))
-    parts = msgspec.msgpack.decode(encode_line(line))
+    line = Line(0, 0.0, 0.0, "received", type="GroupOpened", facts=reader_of(GroupOpened)(OPENED))
+    (parts,) = msgspec.msgpack.decode(encode_lines([line]))
     parts[place] = strange
     with contextlib.suppress(msgspec.DecodeError):
-        assert isinstance(decode_line(msgspec.msgpack.encode(parts), names_of), Line)
+        (found,) = decode_lines(msgspec.msgpack.encode([parts]), names_of)
+        assert isinstance(found, Line)
 
 
 def test_contents_are_kept_once_and_read_up_to_a_torn_end(tmp_path: Path) -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,23 +12,26 @@ import pytest
 from milepost.actors.effects import (
     Ask,
     Effect,
+    Event,
     Fail,
     Received,
     Reply,
     Request,
+    Taken,
     Tell,
     Wake,
     Work,
     WorkDone,
 )
 from milepost.actors.hold import Told
-from milepost.actors.recorder.desk import RecorderDesk
+from milepost.actors.recorder.calls import Call, lasting, ordered
 from milepost.actors.recorder.lines import Line
 from milepost.actors.recorder.pins import PinsFull, pin_rings
-from milepost.actors.recorder.reading import read_recording, read_recordings
-from milepost.actors.recorder.recorder import FOLDER, WAITING_MAX, Call, Recorder
+from milepost.actors.recorder.reading import read_lines, read_recording, read_recordings
+from milepost.actors.recorder.recorder import FOLDER, Recorder
 from milepost.actors.recorder.ring import RingDamaged, read_image
 from milepost.actors.recorder.story import LINES_MAX, anomaly_in, story
+from milepost.actors.shell import ActorFailed
 from milepost.configs.run import RunConfig
 from milepost.configs.spec import ActorSpec
 from milepost.configs.system import RecorderConfig, SystemConfig
@@ -65,35 +68,51 @@ def opened(folder: Path, actor: str = "buffer", **recorder: Any) -> Recorder:
     return recorder_
 
 
+def record(
+    recorder: Recorder,
+    event: Event | None,
+    now_s: float,
+    effects: Sequence[Effect],
+    sent: Sequence[tuple[int, int]] = (),
+    failure: Exception | None = None,
+    **ids: int,
+) -> None:
+    """One call, written down at once; `sent` has ids and digests of the first effects."""
+    done = [ordered(effect) for effect in effects]
+    for index, ((effect, *_), one) in enumerate(zip(done, sent, strict=False)):  # type: ignore[misc]
+        done[index] = (effect, *one)
+    told = Told(event, **ids)
+    if recorder.keeps_contents:
+        recorder.write_whole((told, now_s, now_s, done, failure), effects)
+    else:
+        recorder.waiting.append((lasting(told), now_s, now_s, done, failure))
+        recorder.write()
+
+
 def lines_of(folder: Path, actor: str = "buffer") -> list[Line]:
     (found,) = read_recordings(folder / FOLDER, actor)
     return found.lines
 
 
 def test_calls_wait_and_become_lines_together(tmp_path: Path) -> None:
-    """Until a flush they are nowhere; a copy of the ring, and the end, leave none behind."""
+    """Until they are written they are nowhere; a copy of the ring, and the end, leave none out."""
     recorder = opened(tmp_path)
-    call = Call(Received("a", OPENED), 1.0, 1.5, (), (), 7, 5, 9, "")
-    assert [recorder.note(call), recorder.note(call)] == [False, False]
+    call: Call = (Told(Received("a", OPENED), 7, 5, 9), 1.0, 1.5, [], None)
+    recorder.waiting.extend([call, call])
     assert read_recording(recorder_path(tmp_path)).lines == []
-    assert list(recorder.flush()) == [call, call]
-    assert recorder.flush() == ()
-    recorder.note(call)
-    assert len(read_image(recorder.image())[1]) == 3
-    recorder.note(call)
+    assert recorder.statistics()["lines"] == 2
+    recorder.write()
+    recorder.write()
+    assert len(lines_of(tmp_path)) == 2
+    recorder.waiting.append(call)
+    assert len(read_lines(*read_image(recorder.image()))) == 3
+    recorder.waiting.append(call)
     recorder.close()
     lines = read_recording(recorder_path(tmp_path)).lines
     assert [line.number for line in lines] == [0, 1, 2, 3]
     assert {(line.wall_s, line.message_id, line.cause, line.digest) for line in lines} == {
         (1.5, 7, 5, 9)
     }
-
-
-def test_a_full_recording_waits_for_nothing(tmp_path: Path) -> None:
-    """What a result holds may be another a moment later."""
-    recorder = opened(tmp_path, payloads=True)
-    assert recorder.note(Call(WorkDone("k", [1]), 0.0, 0.0, (), (), 0, 0, 0, ""))
-    recorder.close()
 
 
 def test_a_line_says_what_was_told_and_what_was_ordered(tmp_path: Path) -> None:
@@ -107,10 +126,10 @@ def test_a_line_says_what_was_told_and_what_was_ordered(tmp_path: Path) -> None:
         Work("keep/g0000001"),
         Fail("over"),
     ]
-    recorder.record(None, 1.0, [], ())
+    record(recorder, None, 1.0, [], ())
     event = Received("rollout", OPENED, request)
-    sent, why = ((11, 1), (12, 2), (13, 3)), "ActorFailed: x"
-    recorder.record(event, 2.0, effects, sent, message_id=7, cause=5, digest=9, error=why)
+    sent, why = ((11, 1), (12, 2), (13, 3)), ActorFailed("x")
+    record(recorder, event, 2.0, effects, sent, message_id=7, cause=5, digest=9, failure=why)
     first, second = lines_of(tmp_path)
     assert (first.kind, first.number, first.decisions) == ("start", 0, [])
     assert (second.kind, second.source, second.type) == ("received", "rollout", "GroupOpened")
@@ -134,11 +153,11 @@ def test_a_line_says_what_was_told_and_what_was_ordered(tmp_path: Path) -> None:
 def test_a_line_that_is_too_long_says_so_instead(tmp_path: Path) -> None:
     recorder = opened(tmp_path, ring_bytes=1 << 16)
     many = [Tell("x", TrajectoryLost(trajectory_id="t" * 100, attempt=0, cause="c" * 100))] * 200
-    recorder.record(Received("a", OPENED), 0.0, many, ())
+    record(recorder, Received("a", OPENED), 0.0, many, ())
     (line,) = lines_of(tmp_path)
     assert "the line had" in line.error
     assert line.decisions == []
-    recorder.record(None, 0.0, [Wake("x", 1.0)] * 300, ())
+    record(recorder, None, 0.0, [Wake("x", 1.0)] * 300, ())
     assert lines_of(tmp_path)[1].decisions[-1].to == "44 further effects are not in this line"
 
 
@@ -151,8 +170,12 @@ def test_a_resumed_run_keeps_the_recording_of_its_earlier_life(tmp_path: Path) -
     """Who resumes after a crash still wants to know what led to it."""
     for cause in ("first", "second"):
         recorder = opened(tmp_path)
-        recorder.record(
-            Received("rollout", GroupOpened(group_id=cause, prompt_id="", size=1)), 0, [], ()
+        record(
+            recorder,
+            Received("rollout", GroupOpened(group_id=cause, prompt_id="", size=1)),
+            0,
+            [],
+            (),
         )
         recorder.close()
     names = sorted(path.name for path in (tmp_path / FOLDER).iterdir())
@@ -164,10 +187,10 @@ def test_a_resumed_run_keeps_the_recording_of_its_earlier_life(tmp_path: Path) -
 def test_pins_keep_what_the_ring_overwrites_and_are_few(tmp_path: Path) -> None:
     recorder = opened(tmp_path, ring_bytes=1 << 16, pins_max=2)
     for number in range(450):
-        recorder.record(Received("rollout", OPENED), float(number), [], ())
+        record(recorder, Received("rollout", OPENED), float(number), [], ())
     recorder.pin("looked at", recorder.image())
     for number in range(450, 900):
-        recorder.record(Received("rollout", OPENED), float(number), [], ())
+        record(recorder, Received("rollout", OPENED), float(number), [], ())
     path = recorder.pin("once more", recorder.image())
     assert path.endswith("buffer-0.pin-1.zst")
     with pytest.raises(PinsFull, match="has 2 pins"):
@@ -201,7 +224,7 @@ def test_the_rings_of_a_run_that_failed_are_pinned_after_its_end(tmp_path: Path)
     """Whoever resumes it twice still has what led to the first failure."""
     for actor in ("buffer", "rollout"):
         recorder = opened(tmp_path, actor)
-        recorder.record(None, 0.0, [], ())
+        record(recorder, None, 0.0, [], ())
         recorder.close()
     opened(tmp_path, "buffer").close()
     assert list(pin_rings(tmp_path / FOLDER, "it failed", 1)) == []
@@ -223,9 +246,9 @@ def test_a_file_of_somebody_else_is_named(tmp_path: Path) -> None:
 def test_the_story_of_a_failure_tells_of_the_group_it_names_over_all_actors(tmp_path: Path) -> None:
     rollout, buffer = opened(tmp_path, "rollout"), opened(tmp_path, "buffer")
     other = GroupOpened(group_id="g0000002", prompt_id="q", size=2)
-    rollout.record(Received("buffer", other), 0.0, [Tell("buffer", OPENED)], ((5, 0),))
-    buffer.record(Received("rollout", OPENED), 0.0, [], (), message_id=5)
-    buffer.record(Received("rollout", other), 0.0, [], ())
+    record(rollout, Received("buffer", other), 0.0, [Tell("buffer", OPENED)], ((5, 0),))
+    record(buffer, Received("rollout", OPENED), 0.0, [], (), message_id=5)
+    record(buffer, Received("rollout", other), 0.0, [], ())
     told = story(tmp_path / FOLDER, "run", "buffer", "AssertionError: group g0000001 is twice here")
     head, first, second = told.splitlines()
     assert head == "recorded about g0000001 (2 of 2 lines):"
@@ -237,7 +260,7 @@ def test_the_story_of_a_failure_tells_of_the_group_it_names_over_all_actors(tmp_
 def test_the_story_of_a_failure_without_names_is_what_came_last(tmp_path: Path) -> None:
     recorder = opened(tmp_path)
     for _ in range(30):
-        recorder.record(WorkDone("work", None), 0.0, [], ())
+        record(recorder, WorkDone("work", None), 0.0, [], ())
     told = story(tmp_path / FOLDER, "run", "buffer", "ZeroDivisionError")
     assert told.splitlines()[0] == f"last lines of buffer ({LINES_MAX} of 30 lines):"
 
@@ -246,47 +269,37 @@ def test_refusals_at_the_door_and_guards_are_anomalies() -> None:
     refused = GroupsRefused(step=1, group_ids=("g1",), reasons=("prefix hash differs",))
     report = EventReported(source="trainer-0", kind="episode_failed", text="as episodes do")
     guard = GuardTripped(actor="trainer-0", guard="nan", reason="loss is NaN")
-    assert anomaly_in([Tell("supervisor", report), Wake("x", 1.0)]) == ""
-    assert anomaly_in([Tell("buffer", refused)]) == "refused at the door: g1: prefix hash differs"
-    assert anomaly_in([Tell("supervisor", guard)]) == "guard nan: loss is NaN"
+    assert anomaly_in(report) == anomaly_in(OPENED) == ""
+    assert anomaly_in(refused) == "refused at the door: g1: prefix hash differs"
+    assert anomaly_in(guard) == "guard nan: loss is NaN"
 
 
 def test_what_no_message_may_hold_does_not_stop_the_recorder(tmp_path: Path) -> None:
     """The bus refuses it by name; the recorder says that it cannot write it."""
     recorder = opened(tmp_path)
     large = GroupOpened(group_id="g1", prompt_id="", size=1 << 70)
-    recorder.record(Received("a", large), 0.0, [], ())
+    record(recorder, Received("a", large), 0.0, [], ())
     assert "cannot be written" in lines_of(tmp_path)[0].error
 
 
 def test_what_is_no_text_does_not_stop_the_recorder(tmp_path: Path) -> None:
     """The name of a file may be any bytes, and stand in the error of a work."""
     recorder = opened(tmp_path)
-    call = Call(WorkDone("read", None, "no file \udcff"), 0.0, 0.0, (), (), 0, 0, 0, "")
-    for _ in range(2):
-        recorder.note(call)
-    recorder.flush()
-    assert ["cannot be written" in line.error for line in lines_of(tmp_path)] == [True, True]
+    for event in (Taken("a"), WorkDone("read", None, "no file \udcff"), Taken("b")):
+        recorder.waiting.append((Told(event), 0.0, 0.0, [], None))
+    recorder.write()
+    lines = lines_of(tmp_path)
+    assert ["cannot be written" in line.error for line in lines] == [False, True, False]
+    assert [line.key for line in lines] == ["a", "read", "b"], "nor the lines beside it"
 
 
-async def test_calls_are_written_before_the_loop_waits_and_at_the_latest_when_many_wait(
-    tmp_path: Path,
-) -> None:
-    """Whoever is killed while it waits has told everything."""
+def test_bad_news_is_told_once_even_if_the_ring_was_copied_before(tmp_path: Path) -> None:
+    """Somebody asks for a recording just then: the anomaly in it must be pinned all the same."""
     recorder = opened(tmp_path)
-    desk = RecorderDesk(recorder, asyncio.get_running_loop())
-
-    def call(num: int) -> None:
-        for _ in range(num):
-            desk.record(Told(Received("a", OPENED)), 0.0, 0.0, [], [], None)
-
-    call(3)
-    await asyncio.sleep(0)
-    assert len(lines_of(tmp_path)) == 3
-    call(WAITING_MAX + 2)
-    assert len(lines_of(tmp_path)) == 3 + WAITING_MAX
-    desk.failed(ValueError("x"))
-    assert len(lines_of(tmp_path)) == 3 + WAITING_MAX + 2
-    (found,) = read_recordings(tmp_path / FOLDER)
-    assert list(found.pins.values()) == ["ValueError: x"]
+    guard = GuardTripped(actor="trainer-0", guard="nan", reason="loss is NaN")
+    told = Tell("supervisor", guard)
+    recorder.waiting.append((Told(Taken("a")), 0.0, 0.0, [(told, 1, 1)], None))
+    recorder.image()
+    assert recorder.write() == ["guard nan: loss is NaN"]
+    assert recorder.write() == []
     recorder.close()

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 from unit.buffer.kit import Play, row, settings
-from unit.recorder.test_recorder import spec
+from unit.recorder.test_recorder import record, spec
 
 from milepost.actors.buffer.core import Buffer
 from milepost.actors.buffer.marks import Fates
@@ -44,13 +44,13 @@ class Recorded(Play):
         super().__post_init__()
         assert self.recorder is not None
         first = Buffer.of(self.given, Fates(), ()).start(0.0)
-        self.recorder.record(None, 0.0, first, ())
+        record(self.recorder, None, 0.0, first)
 
     def feed(self, event: Event) -> None:
         assert self.recorder is not None
         self.now_s += 0.25
         effects = self.core.handle(event, self.now_s)
-        self.recorder.record(event, self.now_s, effects, ())
+        record(self.recorder, event, self.now_s, effects)
         self.carry_out(effects)
 
 
@@ -187,7 +187,7 @@ def test_a_recording_that_does_not_reach_back_is_refused(
     opened = Recorder.open(_hashed(given))
     assert opened is not None
     for number in range(1000):
-        opened.record(Received("a", GroupStored(group_id="g1", num_tokens=number)), 0.0, [], ())
+        record(opened, Received("a", GroupStored(group_id="g1", num_tokens=number)), 0.0, [])
     opened.close()
     with pytest.raises(ReplayRefused, match=why):
         Tape.read(tmp_path, "buffer", Until())

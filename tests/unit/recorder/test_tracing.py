@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from milepost.actors.recorder.describing import names_of
-from milepost.actors.recorder.lines import Decision, Line, decode_line, encode_line, words_of
+from milepost.actors.recorder.lines import Decision, Line, decode_lines, encode_lines, words_of
 from milepost.actors.recorder.reading import Recording
 from milepost.actors.recorder.tracing import about, behind_s, in_order, moments
 
@@ -24,7 +24,7 @@ def recording(actor: str, *lines: Line, host: str = "one") -> Recording:
 def test_a_line_survives_its_bytes() -> None:
     told = Decision("tell", "buffer", "GroupOpened", "", 8, {"group_ids": ["g1", "g2"]}, 9, 1.5)
     one = line(3, 1.25, source="rollout", type="Batch", facts={"step": 1}, decisions=[told])
-    assert decode_line(encode_line(one), names_of) == one
+    assert decode_lines(encode_lines([one, one]), names_of) == [one, one]
     assert "received Batch from rollout (step 1) -> tell buffer GroupOpened" in words_of(one)
 
 
@@ -58,6 +58,14 @@ def test_an_answer_without_names_belongs_to_its_question() -> None:
     found = list(about(lines, "g1.0"))
     assert [each.number for each in found] == [0, 1]
     assert found[0].decisions == [asked], "what was decided about others is left out"
+
+
+def test_what_was_decided_is_told_once() -> None:
+    """Work has a key that speaks of it, and no names that speak of others."""
+    work, wake = Decision("work", type="RunCode", key="run/g1.0/0"), Decision("wake", key="beat")
+    told = line(0, 0.0, facts={"trajectory_id": "g1.0"}, decisions=[work, wake])
+    (found,) = about([told], "g1.0")
+    assert found.decisions == [work, wake]
 
 
 @pytest.mark.parametrize("seed", range(20))
