@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
 WAIT_S: Final = 0.1
 """How long a call waits to be written down together with others."""
-WAITING_MAX: Final = 64
+WAITING_MAX: Final = 128
 """Calls that wait."""
-MEASURED: Final = 4
+MEASURED: Final = 2
 """Calls of a bunch whose processor time is taken: looking at that clock costs as much as one."""
 OFF = "system.recorder.enabled is false"
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import gc
 import os
 import sys
 from pathlib import Path
@@ -67,9 +68,13 @@ def _run(arguments: argparse.Namespace) -> int:
             return asyncio.run(_print_lines(folder, records, model, every_s))
         except KeyboardInterrupt:
             return Exit.DONE
-    # Textual takes half a second to import; nobody but a terminal has a use for it.
+    # Textual takes half a second to import; nobody but a terminal has a use for it. What is made on
+    # the way stays: the collector need not walk it again and again.
+    gc.disable()
     from milepost.launch.monitor.screen import show
 
+    gc.freeze()
+    gc.enable()
     return show(folder, records, model, arguments.every or SCREEN_S)
 
 

@@ -118,19 +118,19 @@ class Feed:
 
     async def _attached(self, run: Run) -> None:
         """Until this life of the run is over."""
-        async with Client(run) as client:
-            await self._ask_first(client)
-            await _first_of(
-                asyncio.create_task(self._listen(run), name="listen"),
-                asyncio.create_task(self._tap_on_demand(client), name="taps"),
-            )
+        await self._ask_first(run)
+        await _first_of(
+            asyncio.create_task(self._listen(run), name="listen"),
+            asyncio.create_task(self._tap_on_demand(run), name="taps"),
+        )
 
-    async def _ask_first(self, client: Client) -> None:
+    async def _ask_first(self, run: Run) -> None:
         """A picture at once, without waiting for the next one that is published."""
         from milepost.messages.supervisor import Snapshot, SnapshotRequested
 
         try:
-            self._hear(await client.ask(SnapshotRequested(), Snapshot, ASK_S))
+            async with Client(run) as client:
+                self._hear(await client.ask(SnapshotRequested(), Snapshot, ASK_S))
         except (Unreachable, NotServed) as error:
             self._take(Silent(reason=str(error)))
 
@@ -168,22 +168,30 @@ class Feed:
 
     # ---- taps ----------------------------------------------------------------------------
 
-    async def _tap_on_demand(self, client: Client) -> None:
-        """Copies of messages, while a page shows trajectories and no longer."""
-        names: tuple[str, ...] = ()
+    async def _tap_on_demand(self, run: Run) -> None:
+        """Copies of messages, while a page shows trajectories and no longer.
+
+        The connection that asks for them costs more than all snapshots: nobody has it else.
+        """
         while True:
-            wanted = self._wanted()
-            if wanted.finished:
-                names = names or await self._actor_names(client)
-                spots = spots_for(wanted, names)
-                answers = await asyncio.gather(*(self._ask_tap(client, spot) for spot in spots))
-                pairs = zip(spots, answers, strict=True)
-                told = [(spot, answer) for spot, answer in pairs if answer is not None]
-                seen = [read for spot, answer in told for read in _read_copies(spot, answer)]
-                dropped = sum(answer.dropped for _, answer in told)
-                if seen or dropped:
-                    in_order = tuple(sorted(seen, key=lambda each: each.at_ns))
-                    self._take(Copied(seen=in_order, dropped=dropped))
+            if self._wanted().finished:
+                async with Client(run) as client:
+                    await self._copy(client)
+            await asyncio.sleep(TAP_S)
+
+    async def _copy(self, client: Client) -> None:
+        names: tuple[str, ...] = ()
+        while (wanted := self._wanted()).finished:
+            names = names or await self._actor_names(client)
+            spots = spots_for(wanted, names)
+            answers = await asyncio.gather(*(self._ask_tap(client, spot) for spot in spots))
+            pairs = zip(spots, answers, strict=True)
+            told = [(spot, answer) for spot, answer in pairs if answer is not None]
+            seen = [read for spot, answer in told for read in _read_copies(spot, answer)]
+            dropped = sum(answer.dropped for _, answer in told)
+            if seen or dropped:
+                in_order = tuple(sorted(seen, key=lambda each: each.at_ns))
+                self._take(Copied(seen=in_order, dropped=dropped))
             await asyncio.sleep(TAP_S)
 
     async def _actor_names(self, client: Client) -> tuple[str, ...]:

@@ -57,7 +57,9 @@ class Line(NamedTuple):
     @property
     def width(self) -> int:
         """Cells."""
-        return sum(cell_len(span.text) for span in self.spans)
+        texts = [span.text for span in self.spans]
+        # Most texts are of plain letters; asking how wide each is takes most of a frame's time.
+        return sum([len(text) if text.isascii() else cell_len(text) for text in texts])
 
 
 Piece: TypeAlias = Span | str
@@ -71,9 +73,12 @@ def line(*pieces: Piece, lit: bool = False) -> Line:
 
 def clean(text: str) -> str:
     """What may be shown of a text from elsewhere: no control character reaches the terminal."""
+    text = text[:SHARED_MAX]
+    if text.isprintable():
+        return text
     return "".join(
         " " if unicodedata.category(letter) in {"Cc", "Cf", "Zl", "Zp", "Cs"} else letter
-        for letter in text[:SHARED_MAX]
+        for letter in text
     )
 
 

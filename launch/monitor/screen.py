@@ -1,13 +1,14 @@
 """The only file that knows Textual: paints the lines of `view`, hands keys to `ui`.
 
 Little travels to the terminal: a frame is compared with the one before, cell by cell, and only the
-stretch of each line that changed is painted again, at most once in `every_s` seconds, and at once
-after a key. Nothing moves by itself.
+stretch of each line that changed is painted again, at most once in `every_s` seconds, less often
+where that takes too much (`pace`), and at once after a key. Nothing moves by itself.
 """
 
 from __future__ import annotations
 
 import asyncio
+import time
 from pathlib import Path
 from typing import ClassVar, Final
 
@@ -24,6 +25,7 @@ from milepost.launch.exits import Exit
 from milepost.launch.monitor.feed import Feed
 from milepost.launch.monitor.lines import Ink, Line
 from milepost.launch.monitor.model import Model
+from milepost.launch.monitor.pace import Pace
 from milepost.launch.monitor.records import Records
 from milepost.launch.monitor.ui import Place, press, resized
 from milepost.launch.monitor.updates import Update
@@ -138,6 +140,7 @@ class MonitorApp(App[None]):
         self.model = model
         self._every_s = every_s
         self._is_stale = True
+        self._pace = Pace()
         self._canvas = Canvas()
         self.place = Place()
         self.feed: Feed | None = None
@@ -149,7 +152,7 @@ class MonitorApp(App[None]):
 
     def on_mount(self) -> None:
         """Begin to listen and to draw."""
-        self.set_interval(self._every_s, self.draw_if_stale)
+        self.set_interval(self._every_s, self._tick)
         if self.feed is not None:
             self.run_worker(self.feed.run(), name="feed", exit_on_error=True)
 
@@ -174,7 +177,15 @@ class MonitorApp(App[None]):
         """Show this moment."""
         self._is_stale = False
         if self.place.width > 0 and self.place.height > 0:
+            began_s, cpu_s = time.monotonic(), time.process_time()
             self._canvas.show(view(self.model, self.place))
+            # More than half of it is painting, which Textual does later.
+            self.call_after_refresh(lambda: self._pace.drew(began_s, time.process_time() - cpu_s))
+
+    def _tick(self) -> None:
+        # A clock that ticks a little early must not cost a whole turn.
+        if self._pace.is_due(time.monotonic() + self._every_s / 10):
+            self.draw_if_stale()
 
     def draw_if_stale(self) -> None:
         """The frame of this second, if there is anything new to show."""
