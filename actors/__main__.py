@@ -77,6 +77,8 @@ def main() -> NoReturn:
 
 async def _live(spec: ActorSpec) -> None:
     recorder = Recorder.open(spec)
+    if recorder is not None:
+        recorder.watch()
     bus = await Bus.open(
         name=spec.actor,
         incarnation=spec.incarnation,

@@ -27,6 +27,8 @@ from milepost.messages.schema import fingerprint
 from milepost.messages.shared import Message
 
 FOLDER: Final = "recorder"
+STUCK_S: Final = 1.0
+"""An event loop that has let a call wait for so long is stuck."""
 
 
 class Recorder:
@@ -55,6 +57,9 @@ class Recorder:
         self._number = 0
         self._num_pins = 0
         self._pinning = threading.Lock()
+        self._writing = threading.Lock()
+        self._closing = threading.Event()
+        self._watcher: threading.Thread | None = None
         self._cpu_s = 0.0
         self.waiting: list[Call] = []
         """Calls that `write` makes lines of; not of a full recording."""
@@ -92,6 +97,9 @@ class Recorder:
 
     def close(self) -> None:
         """Write what waits, and what is left of the contents."""
+        self._closing.set()
+        if self._watcher is not None:
+            self._watcher.join()
         self._write_waiting()
         if self._payloads is not None:
             self._payloads.close()
@@ -132,13 +140,27 @@ class Recorder:
         if not self.waiting:
             return
         started_s = time.thread_time()
-        # Emptied in place: whoever adds to it has it at hand.
-        calls = self.waiting.copy()
-        self.waiting.clear()
-        news = self._news
-        self._write([raw_line(at, call, news) for at, call in enumerate(calls, self._number)])
-        self._number += len(calls)
-        self._cpu_s += time.thread_time() - started_s
+        with self._writing:
+            # Whoever adds to it meanwhile adds behind these.
+            calls = self.waiting[:]
+            if not calls:
+                return  # the other thread was here first
+            del self.waiting[: len(calls)]
+            news = self._news
+            self._write([raw_line(at, call, news) for at, call in enumerate(calls, self._number)])
+            self._number += len(calls)
+            self._cpu_s += time.thread_time() - started_s
+
+    def watch(self) -> None:
+        """Have a thread of its own write down what waits when the event loop is stuck."""
+        self._watcher = threading.Thread(target=self._watch, name="recorder", daemon=True)
+        self._watcher.start()
+
+    def _watch(self) -> None:
+        while not self._closing.wait(STUCK_S):
+            first = next(iter(self.waiting), None)
+            if first is not None and time.time() - first[2] >= STUCK_S:
+                self._write_waiting()
 
     def write_whole(self, call: Call, effects: Sequence[Effect]) -> list[str]:
         """Write down a call and its contents; why it is worth a pin.

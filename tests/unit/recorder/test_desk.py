@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
+import pytest
 from unit.recorder.test_recorder import OPENED, lines_of, opened, recorder_path
 
-from milepost.actors.effects import Effect, Fail, Received, Tell, Wake, Work, WorkDone
+from milepost.actors.effects import Effect, Fail, Received, Taken, Tell, Wake, Work, WorkDone
 from milepost.actors.hold import Told
 from milepost.actors.recorder.calls import CarriedOut, Order
 from milepost.actors.recorder.content import value_of
@@ -117,3 +119,21 @@ async def test_calls_are_written_after_a_moment_and_at_the_latest_when_many_wait
     (found,) = read_recordings(tmp_path / FOLDER)
     assert list(found.pins.values()) == ["ValueError: x"]
     recorder.close()
+
+
+def test_what_waits_is_written_when_the_loop_is_stuck(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever looks at a process that hung wants to know what it did just before."""
+    monkeypatch.setattr("milepost.actors.recorder.recorder.STUCK_S", 0.01)
+    recorder = opened(tmp_path)
+    recorder.waiting.append((Told(Taken("late")), 0.0, 0.0, [], None))
+    recorder.waiting.append((Told(Taken("later")), 0.0, time.time() + 3600, [], None))
+    recorder.watch()
+    end_s = time.monotonic() + 60
+    while recorder.waiting or not read_recording(recorder_path(tmp_path)).lines:
+        assert time.monotonic() < end_s, "nobody writes"
+    assert [line.key for line in lines_of(tmp_path)] == ["late", "later"]
+    recorder.waiting.append((Told(Taken("young")), 0.0, time.time() + 3600, [], None))
+    recorder.close()
+    assert [line.number for line in lines_of(tmp_path)] == [0, 1, 2]
