@@ -26,6 +26,12 @@ def steps_recorded(run: Running) -> list[int]:
     return [each.facts["step"] for each in told]
 
 
+def steps_made(run: Running) -> list[int]:
+    """The same, those of the last moment among them: a pin is written of all that there is."""
+    assert milepost("pin", str(run.folder), "worker-0").returncode == 0
+    return steps_recorded(run)
+
+
 def test_the_ring_of_a_killed_actor_holds_all_but_its_last_moment(tmp_path: Path) -> None:
     """This is what a flight recorder is for: SIGKILL gives nobody a chance to write anything.
 
@@ -121,13 +127,13 @@ def test_a_frozen_actor_stands_still_and_goes_on_where_it_was(tmp_path: Path) ->
         # Its answer came after its last step; what it told before lies in metrics.jsonl soon.
         why = milepost("why", "worker-0", "--run", str(run.folder))
         assert why.returncode == 0, why.stderr
-        before = steps_recorded(run)
+        before = steps_made(run)
         again = milepost("freeze", str(run.folder), "worker-0")
         assert (again.returncode, again.stdout) == (1, "")
         assert "worker-0: it is frozen already" in again.stderr
         too_long = milepost("freeze", str(run.folder), "idle-0", "--seconds", "31")
         assert "it can be frozen for 30 s since system.timeouts.ask_s = 60" in too_long.stderr
-        assert steps_recorded(run) == before, "half a second of steps of 20 ms, and none was made"
+        assert steps_made(run) == before, "half a second of steps of 20 ms, and none was made"
         thawed = milepost("thaw", str(run.folder))
         assert thawed.stdout.strip() == "thawed: worker-0"
         until_more_than(run, len(before) + 1)
@@ -146,7 +152,7 @@ def test_a_hold_that_nobody_ends_ends_by_itself(tmp_path: Path) -> None:
         run.begun()
         run.until("step 3")
         assert milepost("freeze", str(run.folder), "--seconds", "1").returncode == 0
-        until_more_than(run, len(steps_recorded(run)) + 1)
+        until_more_than(run, len(steps_made(run)) + 1)
         thawed = [event for event in run.lines("events.jsonl") if event["kind"] == "thawed"]
         assert "worker-0 goes on: its time was over" in thawed[0]["text"]
 
