@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import faulthandler
-import gc
 import os
 import signal
 import sys
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, Final, NoReturn
 import msgspec
 import uvloop
 
+from milepost.actors import collector
 from milepost.actors.context import ActorContext
 from milepost.actors.lifeline import tie_to_parent
 from milepost.actors.recorder.recorder import Recorder
@@ -51,6 +51,7 @@ EXIT_FAILED: Final = 1
 def main() -> NoReturn:
     """Run one actor until it is stopped; the exit code is 0 only then."""
     tie_to_parent()
+    collector.starts()
     faulthandler.enable()
     faulthandler.register(signal.SIGUSR1, all_threads=True)
     parser = argparse.ArgumentParser(prog="python -m milepost.actors")
@@ -97,9 +98,6 @@ async def _live(spec: ActorSpec) -> None:
         run: Callable[[ActorContext], Awaitable[None]] = import_module(
             ENTRIES.get(spec.kind, CUSTOM_ENTRY)
         ).run
-        # What start-up made stays for good: keep the collector from walking it again.
-        gc.collect()
-        gc.freeze()
         await run(context)
     finally:
         await bus.close(deadline_s=CLOSE_S)

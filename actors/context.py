@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from milepost.actors import collector
 from milepost.actors.shell import Shell
 from milepost.configs.seeds import derive_seed
 
@@ -78,6 +79,7 @@ class ActorContext:
         Raises:
             ActorFailed: the core ordered `Fail`.
         """
+        collector.settles()
         shell = Shell(self, core, perform)
         self._shell, self._loop = shell, asyncio.get_running_loop()
         stopper = asyncio.create_task(self._stop_shell(shell), name="stopper")

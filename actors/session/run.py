@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
-import gc
 import os
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -12,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
+from milepost.actors import collector
 from milepost.actors.engine.embedded.shape import read_shape
 from milepost.actors.session.assembly import RowRules
 from milepost.actors.session.core import SessionCore
@@ -41,11 +41,6 @@ if TYPE_CHECKING:
 
 SWITCH_INTERVAL_S = 0.0005
 """How long a text thread may keep the interpreter while the event loop wants it."""
-
-
-COLLECTED = (10_000, 5, 20)
-"""When the collector walks what is new, and what is not so new: at most 50,000 objects, 2 ms. With
-Python's own numbers it takes 4 % of all processor time."""
 
 
 async def run(context: ActorContext) -> None:
@@ -170,14 +165,11 @@ def load_renderer(model: ModelConfig, config: SessionConfig) -> Renderer:
 
 
 def settle_memory() -> None:
-    """What start-up made stays: the collector need not walk it, 10 ms each time.
+    """What start-up made stays.
 
-    From here on it looks less often: what a turn makes holds no cycles, but for what goes wrong.
     What reading the tokenizer's file took is given back: with Qwen3's, 55 of 147 MiB.
     """
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(*COLLECTED)
+    collector.settles()
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:  # another C library than glibc gives back by itself, or never
         trim(0)

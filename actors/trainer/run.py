@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING
@@ -153,7 +152,7 @@ def _trained(meta: CheckpointMeta) -> TrainedGroups:
 def _open_workshop(context: ActorContext) -> Workshop:
     from milepost.actors.trainer.fsdp.workshop import Bench, Workshop
 
-    workshop = Workshop(
+    return Workshop(
         Bench(
             topology=context.topology,
             rank=context.index,
@@ -163,10 +162,6 @@ def _open_workshop(context: ActorContext) -> Workshop:
             allocate=partial(context.bus.allocate, to=TrainerPlan.of(context.topology).publisher),
         )
     )
-    # Torch and the model stay for good: keep the collector from walking them during a step.
-    gc.collect()
-    gc.freeze()
-    return workshop
 
 
 def _open_archive(context: ActorContext, workshop: Workshop) -> TrainerArchivist:
