@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import pytest
 import uvloop
 from msgspec.structs import replace
 from proc.bus.harness import until
@@ -29,9 +30,11 @@ from milepost.actors.recorder.reading import read_recordings
 from milepost.actors.recorder.recorder import Recorder
 from milepost.configs.spec import ActorSpec
 from milepost.configs.topology import Topology
+from milepost.messages.bulk import Bulk
 from milepost.messages.bus import Bus, BusLimits
 from milepost.messages.bus.memory import MemoryNetwork
-from milepost.messages.engine import EpochAnswer
+from milepost.messages.engine import EpochAnswer, Generate
+from milepost.messages.shared import SamplingParams
 from milepost.messages.supervisor import Begin, EventReported, PeerRestarted, Ready
 
 NAMES = ("supervisor", "asker", "peer")
@@ -264,3 +267,30 @@ def _spec() -> ActorSpec:
         addresses={},
         topology_hash="",
     )
+
+
+@pytest.mark.parametrize("is_shared", [False, True])
+async def test_only_what_travels_whole_and_at_once_has_a_digest(*, is_shared: bool) -> None:
+    """Both ends must say the same of it; and the recorder lets nothing wait that has none, since
+    somebody may wait for its memory."""
+    network = MemoryNetwork(NAMES, local=True)
+    above_bytes = 1 << 17 if is_shared else 1 << 20
+    limits = BusLimits(probe_s=60, shared_memory_above_bytes=above_bytes)
+    asker, peer = [
+        await Bus.over(
+            network.transport(name), name=name, incarnation=0, run_id="digests", limits=limits
+        )
+        for name in ("asker", "peer")
+    ]
+    row = Bulk("uint8", (1 << 18,), bytes(1 << 18))
+    told = Generate(request_id="r", session_id="s", token_ids=row, sampling=SamplingParams())
+    asking = asker.ask("peer", told, deadline_s=60)
+    digests = [asker.last_sent[1]]
+    heard = await peer.receive()
+    peer.reply(heard, told)
+    digests += [heard.digest, peer.last_sent[1], (await asking).digest]
+    del heard, asking
+    for bus in (asker, peer):
+        await bus.close(deadline_s=0.05)
+    assert len(set(digests)) == 1, digests
+    assert bool(digests[0]) != is_shared
