@@ -10,6 +10,7 @@ import numpy as np
 import tokenizers
 from xxhash import xxh3_128_hexdigest
 
+from milepost.actors.session.text.pieces import pieces_of
 from milepost.actors.session.text.sources import read_config
 from milepost.actors.session.text.words import cutter, words_of
 
@@ -47,6 +48,7 @@ class Tokenizer:
         backend.no_padding()
         self._backend = backend
         self._words = words_of(backend)
+        self._pieces = pieces_of(backend)
         self.content_hash = content_hash
         self.named_tokens = dict(named_tokens)
         self.special_tokens = {
@@ -92,6 +94,8 @@ class Tokenizer:
         """The text of these ids, special tokens included."""
         if len(token_ids) > LONG_TOKENS:
             return str(self._backend.decode_batch([token_ids], skip_special_tokens=False)[0])
+        if self._pieces is not None:
+            return self._pieces.decode(token_ids)
         return self._backend.decode(token_ids, skip_special_tokens=False)
 
     def decode_all(self, rows: Sequence[Sequence[int]]) -> list[str]:
