@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
 from msgspec import Raw
-from xxhash import xxh3_128_digest
+from xxhash import xxh3_128, xxh3_128_digest
 
 from milepost.actors.session.http.fields import NO_JSON
 from milepost.actors.session.refusal import TurnRefused
@@ -47,6 +47,7 @@ class Replay:
         "_digests",
         "_end",
         "_hash",
+        "_hasher",
         "_read",
         "_reply",
         "_short",
@@ -63,6 +64,8 @@ class Replay:
         """In the last body: where its list of messages begins, and where the last of them ends."""
         self._hash = b""
         """Of the last body up to that end."""
+        self._hasher = xxh3_128()
+        """Of the request, as far as it repeats the last body: no byte is hashed twice."""
         self._body = self._short = b""
         """The request that is read."""
         self._tools: list[dict[str, Any]] = []
@@ -78,8 +81,10 @@ class Replay:
         """
         self._body = self._short = body
         end = self._end
-        if end and body[end : end + 1] == b"," and _digest(body, end) == self._hash:
-            self._short = body[: self._start + 1] + body[end + 1 :]
+        if end and body[end : end + 1] == b",":
+            self._hasher = xxh3_128(memoryview(body)[:end])
+            if self._hasher.digest() == self._hash:
+                self._short = body[: self._start + 1] + body[end + 1 :]
         return self._short
 
     def end(self) -> None:
@@ -124,11 +129,13 @@ class Replay:
         body, short = self._body, self._short
         start = short.find(b"[", short.find(b'"%s"' % name.encode()) + 1)
         end = start + len(raw) - 1 + len(body) - len(short)
-        self._end = 0
+        hashed, self._end = self._end if len(short) < len(body) else 0, 0
         if self._digests and short[start : start + len(raw)] == raw and body[end : end + 1] == b"]":
             while body[end - 1 : end].isspace():
                 end -= 1
-            self._start, self._end, self._hash = start, end, _digest(body, end)
+            hasher = self._hasher if hashed else xxh3_128()
+            hasher.update(memoryview(body)[hashed:end])
+            self._start, self._end, self._hash = start, end, hasher.digest()
 
     def tools(
         self, raw: bytes, convert: Callable[[dict[str, Any], int], dict[str, Any]]
@@ -183,10 +190,6 @@ def _read(decoder: msgspec.json.Decoder[T], raw: bytes | Raw, name: str) -> T:
         return decoder.decode(raw)
     except NO_JSON as error:
         raise TurnRefused("bad_request", f"{name}: {error}") from error
-
-
-def _digest(body: bytes, end: int) -> bytes:
-    return xxh3_128_digest(memoryview(body)[:end])
 
 
 def _num_same(old: list[bytes], new: list[bytes]) -> int:
