@@ -69,7 +69,7 @@ test-fast: $(DEV)
 
 test-sglang: $(DEV) $(SGLANG_READY)
 	MILEPOST_SGLANG_PYTHON=$(CURDIR)/$(SGLANG)/bin/python \
-	  $(BIN)/pytest -n 2 --dist loadgroup tests/contract tests/sglang -k "not embedded"
+	  $(BIN)/pytest -n 2 --dist loadfile tests/sglang tests/contract -k "not embedded"
 
 # The contract suite on the oldest release that is served.
 test-sglang-old: $(DEV) $(SGLANG_READY)

@@ -1,4 +1,7 @@
-"""One engine of each kind for the whole suite: an SGLang server takes a while to start."""
+"""One engine of each kind for a whole file: an SGLang server takes a while to start.
+
+No longer than that: its scheduler turns in a loop that waits for nothing, and takes a core.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ import pytest_asyncio
 from contract.kit import Served, config_json, engine_config, kinds, make_backend
 
 
-@pytest_asyncio.fixture(scope="session", loop_scope="session", params=kinds())
+@pytest_asyncio.fixture(scope="module", loop_scope="session", params=kinds())
 async def served(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncIterator[Served]:

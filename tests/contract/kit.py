@@ -161,7 +161,9 @@ def make_backend(folder: Path, config: EngineConfig, run_folder: Path, **needs: 
     from milepost.actors.engine.sglang.launch import Place
     from milepost.actors.engine.sglang.started import Needs, start
 
-    place = Place("engine-0", 0, run_folder, 1, f"t/{run_folder.name}/1", DEADLINE_S)
+    # Closing one ends every process with its token: those of another worker need another one.
+    token = f"t/{run_folder.parent.name}/{run_folder.name}/1"
+    place = Place("engine-0", 0, run_folder, 1, token, DEADLINE_S)
     wanted: dict[str, Any] = {"pause": "", "is_cut": False, **needs}
     return SGLangBackend(
         start(folder, config, place, Needs(dtype=DTYPE, context_tokens=CONTEXT, **wanted)),

@@ -36,7 +36,6 @@ from milepost.messages.engine import PauseMode
 pytestmark = [
     pytest.mark.asyncio(loop_scope="session"),
     pytest.mark.timeout(300),
-    pytest.mark.xdist_group("adapters"),
 ]
 KINDS = [kind for kind in kinds() if kind not in {"embedded", "sglang-url"}]
 """The embedded engine has none, and a server at a url was started without."""

@@ -35,7 +35,6 @@ from milepost.messages.shared import FinishReason, SamplingParams, VersionSpan
 pytestmark = [
     pytest.mark.asyncio(loop_scope="session"),
     pytest.mark.timeout(300),
-    pytest.mark.xdist_group("servers"),
 ]
 
 

@@ -38,7 +38,6 @@ from milepost.messages.engine import PauseMode
 pytestmark = [
     pytest.mark.asyncio(loop_scope="session"),
     pytest.mark.timeout(300),
-    pytest.mark.xdist_group("servers"),
 ]
 
 

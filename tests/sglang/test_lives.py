@@ -19,7 +19,6 @@ from milepost.messages.engine import GenerateRefused
 
 pytestmark = [
     pytest.mark.timeout(400),
-    pytest.mark.xdist_group("lives"),
     pytest.mark.skipif(not PYTHON, reason="MILEPOST_SGLANG_PYTHON names no interpreter"),
 ]
 

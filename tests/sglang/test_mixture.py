@@ -31,7 +31,6 @@ from milepost.messages.engine import PauseMode
 
 pytestmark = [
     pytest.mark.timeout(400),
-    pytest.mark.xdist_group("mixture"),
     pytest.mark.skipif(not PYTHON, reason="MILEPOST_SGLANG_PYTHON names no interpreter"),
 ]
 LAYERS, EXPERTS_PER_TOKEN = 2, 2
