@@ -7,21 +7,11 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-import pytest
-from contract.kit import PYTHON
+from contract.servers import RUN_S, WHOLE_RUN, served_by_sglang
 from proc.system.harness import environment, milepost
 
-pytestmark = [
-    pytest.mark.timeout(900),
-    pytest.mark.skipif(not PYTHON, reason="MILEPOST_SGLANG_PYTHON names no interpreter"),
-]
-WORDS = (
-    "--set", "actors.engine.kind=sglang",
-    "--set", f"actors.engine.sglang.python={PYTHON}",
-    "--set", "actors.engine.slots=64",
-    "--set", "run.steps=20",
-)  # fmt: skip
-RUN_S = 800.0
+pytestmark = WHOLE_RUN
+WORDS = ("--set", "run.steps=20", *served_by_sglang("engine"))
 
 
 def lines_with(file: Path, name: str) -> list[dict[str, Any]]:

@@ -4,31 +4,23 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-from contract.kit import PYTHON
+from contract.servers import FRESH_MODEL, RUN_S, WHOLE_RUN, served_by_sglang
 from proc.system.conftest import Launch, launch
 from proc.system.harness import Start
 
 __all__ = ["launch"]
 
-pytestmark = [
-    pytest.mark.timeout(900),
-    pytest.mark.skipif(not PYTHON, reason="MILEPOST_SGLANG_PYTHON names no interpreter"),
-]
-RUN_S = 800.0
+pytestmark = WHOLE_RUN
 
 
 def test_an_evaluation_engine_of_sglang_measures_each_version_as_the_trainer_has_it(
     tmp_path: Path, launch: Launch
 ) -> None:
     """Training samples elsewhere: the server gets a version only when it is to be measured."""
-    create = "milepost.configs.recipes.lookup.model:create"
     words = (
-        "--set", "actors.evaluation_engine.kind=sglang",
-        "--set", f"actors.evaluation_engine.sglang.python={PYTHON}",
-        "--set", "actors.evaluation_engine.slots=64",
+        *served_by_sglang("evaluation_engine"),
         "--set", "actors.evaluator.every_versions=1",
-        "--set", f"model.create={create}", "--set", "model.path=",
+        *FRESH_MODEL,
     )  # fmt: skip
     run = launch(Start(tmp_path, tmp_path / "checkpoint", steps=2, words=words))
     assert run.end(RUN_S) == 0, run.text

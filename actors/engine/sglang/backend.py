@@ -331,7 +331,8 @@ class SGLangBackend:
             return
         self._failed = True
         if (server := self._started.server) is not None:
-            reason = f"{reason}; {server.log_path.name} ends:\n{server.log_tail()}"
+            # The last line of what a process says is what people are told first.
+            reason = f"{server.log_path.name} ends:\n{server.log_tail()}\n{reason}"
         self._post(WorkDone(OUTCOMES, None, reason))
 
     def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:

@@ -123,7 +123,8 @@ def start_server(
         server.close()
         if "address already in use" not in tail or number + 1 == STARTS_MAX:
             whose = f"the SGLang server of {place.name}"
-            raise ServerStartError(f"{whose} {reason}; its log ends:\n{tail}")
+            # The last line of what a process says is what people are told first.
+            raise ServerStartError(f"the log of {whose} ends:\n{tail}\n{whose} {reason}")
     raise AssertionError("unreachable: the last try returns or raises")
 
 
