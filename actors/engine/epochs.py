@@ -221,9 +221,7 @@ class Epochs:
         for span, kv_version in zip(spans, kv_versions, strict=True):
             oldest[span.version] = min(kv_version, oldest.get(span.version, kv_version))
         return tuple(
-            WeightsUsed(
-                version=version, digest=self.digests.get(version, ""), kv_version=kv_version
-            )
+            WeightsUsed(version=version, digest=self._digest(version), kv_version=kv_version)
             for version, kv_version in oldest.items()
         )
 
@@ -334,6 +332,16 @@ class Epochs:
         return f"version {self._open.version} is being activated"
 
     # ---- answers -------------------------------------------------------------------------
+
+    def _digest(self, version: int) -> str:
+        """What is served as this version, empty when nobody can tell any more.
+
+        A reply that ends right after a switch overtakes the news that the switch is done.
+        """
+        opened = self._open
+        if opened is not None and opened.activate is not None and opened.version == version:
+            return self.digests.get(version, opened.activate.digest)
+        return self.digests.get(version, "")
 
     def _everything_comes(self, request: Request) -> str:
         """Key of the one work that stages all tensors."""

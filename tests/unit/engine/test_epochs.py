@@ -32,6 +32,7 @@ from milepost.messages.engine import (
     TensorSpec,
     WeightBucket,
 )
+from milepost.messages.shared import VersionSpan, WeightsUsed
 
 MANIFEST = (
     TensorSpec(name="a", dtype="float32", shape=(2, 3)),
@@ -237,6 +238,20 @@ def test_a_wrong_digest_closes_the_epoch_and_leaves_the_old_version() -> None:
     assert asker.epochs.version == 1
     assert isinstance(asker.works[0], DropEpoch)
     assert "no epoch is open" in asker.told(activate(2))
+
+
+def test_a_reply_that_overtakes_the_news_of_a_switch_has_its_digest() -> None:
+    """The thread that switched also ends replies: one of its first steps is heard of before."""
+    asker = moved()
+    asker.ask(activate())
+    spans = (VersionSpan(start=0, end=2, version=1),)
+    expected = (WeightsUsed(version=1, digest="d", kv_version=1),)
+    assert asker.epochs.weights_used(spans, (1,)) == expected
+    asker.work()
+    assert asker.epochs.weights_used(spans, (1,)) == expected
+    asker.told(prepare(2))
+    later = (VersionSpan(start=0, end=2, version=2),)
+    assert asker.epochs.weights_used(later, (2,))[0].digest == "", "announced is not served"
 
 
 def test_an_abort_forgets_what_came() -> None:
