@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, NoReturn
 import msgspec
 import uvloop
 
-from milepost.actors import collector
+from milepost.actors import collector, cores
 from milepost.actors.context import ActorContext
 from milepost.actors.lifeline import tie_to_parent
 from milepost.actors.recorder.recorder import Recorder
@@ -57,6 +57,8 @@ def main() -> NoReturn:
     parser = argparse.ArgumentParser(prog="python -m milepost.actors")
     parser.add_argument("--spec", type=Path, required=True)
     spec = msgspec.json.decode(parser.parse_args().spec.read_bytes(), type=ActorSpec)
+    if refused := cores.share(spec.topology.system.cores):
+        sys.stderr.write(f"{refused}\n")
     code = EXIT_STOPPED
     try:
         uvloop.run(_live(spec))

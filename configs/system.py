@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeAlias
 
 from msgspec import Meta
 
 from milepost.configs.base import Config, Positive, PositiveFloat
+
+CoreSharing: TypeAlias = Literal["batch", "normal"]
 
 
 class TimeoutsConfig(Config, kw_only=True):
@@ -67,6 +69,10 @@ class SystemConfig(Config, kw_only=True):
     transport: Literal["ipc", "tcp"] = "ipc"
     """How actors talk. `ipc`: sockets in a folder that only this user can enter, large arrays in
     shared memory. `tcp`: encrypted, with keys made for this run; arrays travel in frames."""
+    cores: CoreSharing = "batch"
+    """How actors of one host share its cores. `batch`: who gets a message waits for a free core or
+    the end of a time slice, which saves work where cores are scarce. `normal`: it interrupts who
+    computes, so that it answers some milliseconds earlier there."""
     host: str = "127.0.0.1"
     """Address of this machine that tcp mailboxes are bound to, and that peers connect to."""
     timeouts: TimeoutsConfig = TimeoutsConfig()

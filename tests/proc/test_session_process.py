@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from pathlib import Path
 
 import pytest
@@ -27,6 +28,16 @@ def model(tmp_path: Path) -> Path:
     return tmp_path
 
 
+def policies(pid: int) -> set[int]:
+    """Scheduling policies of a process: of its main thread and of ZeroMQ's."""
+    names = {
+        int(task.name): (task / "comm").read_text() for task in Path(f"/proc/{pid}/task").iterdir()
+    }
+    threads = [number for number, name in names.items() if "ZMQbg/IO" in name]
+    assert threads, f"no thread of ZeroMQ among {names}"
+    return set(map(os.sched_getscheduler, [pid, *threads]))
+
+
 @pytest.mark.parametrize("render_workers", [0, 2])
 async def test_episodes_at_once_go_through_a_real_session_actor(
     model: Path, render_workers: int
@@ -47,6 +58,7 @@ async def test_episodes_at_once_go_through_a_real_session_actor(
         names = [f"g{number}.0" for number in range(8)]
         finished = await asyncio.gather(*(scene.episode(name, SCRIPT) for name in names))
         assert scene.facts["family"] == "qwen3"
+        assert policies(scene.pid) == {os.SCHED_BATCH}, "`system.cores` is for all that computes"
         refused = await scene.ask("agent-0", ChatTurn(trajectory_id="g9.0", messages=[]))
         assert isinstance(refused, ChatRefused)
         assert refused.kind == "unknown_session"
