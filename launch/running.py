@@ -224,5 +224,7 @@ def report(folder: Path, options: Options) -> None:
     options.say("")
     for line in report_lines(folder):
         options.say(line)
-    if orjson.loads((folder / "summary.json").read_bytes())["status"] == RunStatus.STOPPED:
-        options.say(f"\nto go on from its last checkpoint: milepost run --resume {folder}")
+    status = orjson.loads((folder / "summary.json").read_bytes())["status"]
+    if status in (RunStatus.STOPPED, RunStatus.FAILED):
+        when = "" if status == RunStatus.STOPPED else "once its cause is repaired, "
+        options.say(f"\n{when}to go on from its last checkpoint: milepost run --resume {folder}")

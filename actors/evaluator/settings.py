@@ -43,7 +43,7 @@ class EvaluatorSettings:
     """What version 0 is."""
     resumed_checkpoints: Mapping[int, str] = field(default_factory=dict)
     """Version -> folder: those that were saved up to the one that the run went on from, but for
-    the last of all, which the trainer saves and offers again."""
+    the last of all, which the trainer offers again."""
     publish_every: int = 1
     """Versions that are published are multiples of it, but for the last and a resumed one."""
     rounds_before: int = 0

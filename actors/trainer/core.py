@@ -113,11 +113,23 @@ class Trainer:
         model: ModelFacts,
         version: int,
         trained: TrainedGroups,
+        checkpoint: str = "",
     ) -> Trainer:
-        """A trainer that goes on from `version`, with what was trained before it."""
+        """A trainer that goes on from `version`, with what was trained before it.
+
+        Args:
+            plan: of the run.
+            model: what is trained.
+            version: batches trained.
+            trained: their groups.
+            checkpoint: folder of the checkpoint of `version`, if it has one.
+        """
         intake = Intake(plan, 0, model)
         trainer = cls(plan, intake, version, trained)
         trainer.ending.saved = version or None
+        if trainer.is_last:
+            # Nothing is left to train and to save; this life publishes it, and says where it is.
+            trainer.ending.folder = checkpoint
         return trainer
 
     @property

@@ -48,7 +48,7 @@ class Ending:
     saved: int | None = None
     saving: int | None = None
     folder: str = ""
-    """Of the newest checkpoint of this life; empty before the first."""
+    """Of the newest checkpoint of this life, or the last of the run; empty before the first."""
     over: str = ""
     finished: bool = False
     draining: list[tuple[Request, bool]] = field(default_factory=list)
@@ -109,7 +109,7 @@ class Ending:
         self._offered = None
 
     def is_saved(self, version: int) -> bool:
-        """Whether this life has written the checkpoint of `version`."""
+        """Whether this life has written the checkpoint of `version`, or found it as the last."""
         return self.saved == version and bool(self.folder)
 
     def comes_early(self) -> bool:

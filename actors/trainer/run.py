@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from milepost.actors.archive.author import Author
@@ -135,11 +136,14 @@ def make_core(spec: ActorSpec, workshop: Workshop, *, fresh: bool = False) -> Tr
     if spec.index > 0:
         return Follower.of(plan, spec.index, workshop.model)
     meta = None if fresh else workshop.meta
+    if meta is None:
+        return Trainer.of(plan, model=workshop.model, version=0, trained=TrainedGroups())
     return Trainer.of(
         plan,
         model=workshop.model,
-        version=meta.step if meta else 0,
-        trained=_trained(meta) if meta else TrainedGroups(),
+        version=meta.step,
+        trained=_trained(meta),
+        checkpoint=str(Path(spec.run_folder) / "checkpoints" / f"step_{meta.step:06d}"),
     )
 
 

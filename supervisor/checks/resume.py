@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, Final
 
 import msgspec
@@ -12,6 +13,8 @@ from milepost.configs.problem import ConfigError, Problem
 from milepost.configs.topology import Topology
 from milepost.supervisor.checkpoints import last_checkpoint
 from milepost.supervisor.checks.check import Finding, Note, Subject
+from milepost.supervisor.cleanup.unfinished import SUMMARY
+from milepost.supervisor.outcome import RunStatus
 
 UNCHANGEABLE: Final = (
     ("run", "seed"),
@@ -25,6 +28,27 @@ UNCHANGEABLE: Final = (
     ("algorithm", "samples_per_prompt"),
 )
 """What decides which prompt belongs to which step; with another value it is another run."""
+
+
+class _Cause(msgspec.Struct, frozen=True):
+    actor: str
+    text: str
+
+
+class _Score(msgspec.Struct, frozen=True):
+    version: int
+
+
+class _Scores(msgspec.Struct, frozen=True):
+    after: _Score | None
+
+
+class _Summary(msgspec.Struct, frozen=True):
+    """What matters here of summary.json."""
+
+    status: str
+    cause: _Cause | None
+    scores: _Scores
 
 
 def resume_goes_on(subject: Subject) -> Iterator[Finding]:
@@ -43,13 +67,52 @@ def resume_goes_on(subject: Subject) -> Iterator[Finding]:
         yield from error.problems
         return
     yield from _differences(before, subject.topology)
-    step = last_checkpoint(folder)
+    path = folder / SUMMARY
+    try:
+        summary = _read_summary(path)
+    except (OSError, msgspec.MsgspecError) as error:
+        what = f"how the run ended cannot be read: {error}"
+        yield Problem(what, str(path), "remove it: the run then goes on as one that was killed")
+        return
+    yield from _something_to_do(folder, subject.topology, summary)
+
+
+def _something_to_do(
+    folder: Path, topology: Topology, summary: _Summary | None
+) -> Iterator[Finding]:
+    step, steps = last_checkpoint(folder), topology.run.steps
     if step is None:
         what = "no whole checkpoint yet, so the run begins again with its first step"
         yield Note(what, str(folder / "checkpoints"))
-    elif step >= subject.topology.run.steps:
-        what = f"steps = {subject.topology.run.steps}, and all of them are trained"
+    elif step > steps:
+        what = f"steps = {steps}, but the run to resume has a checkpoint of step {step}"
         yield Problem(what, "$.run.steps", f"set more than {step} to train on")
+    elif step == steps and (still_open := _still_open(summary, topology)):
+        what = f"all {steps} steps are trained; goes on with what is open: {still_open}"
+        yield Note(what, str(folder))
+    elif step == steps:
+        what = f"the run is complete: steps = {steps}, all of them are trained, and nothing is open"
+        yield Problem(what, "$.run.steps", f"set more than {step} to train on")
+
+
+def _still_open(summary: _Summary | None, topology: Topology) -> str:
+    """What a run that has trained all its steps has not done yet; empty when it is complete."""
+    if summary is None:
+        return "it was killed before its end"
+    if summary.status != RunStatus.DONE:
+        cause = summary.cause
+        said = f": {cause.actor}: {cause.text}" if cause else ""
+        return f"it ended as {summary.status}{said}"
+    evaluator, after = topology.actors.evaluator, summary.scores.after
+    is_measured = after is not None and after.version == topology.run.steps
+    if evaluator is not None and evaluator.at_end and not is_measured:
+        return f"version {topology.run.steps}, the last one, has no score"
+    return ""
+
+
+def _read_summary(path: Path) -> _Summary | None:
+    """How the last life of the run ended; None when nobody wrote that down."""
+    return msgspec.json.decode(path.read_bytes(), type=_Summary) if path.exists() else None
 
 
 def _differences(before: Topology, now: Topology) -> Iterator[Finding]:

@@ -224,8 +224,8 @@ class Trainer(Scripted):
         effects = self._publish() if self.rank == 0 and self.has_publisher else []
         if self.version == self.steps:
             if self.offers.to:
-                # The checkpoint of the end is written once more, and offered by this life.
-                self._save_and_offer(final=True)
+                # By the life before, perhaps, too; but that may have died of it.
+                self.offers.saved(self.version, final=True)
             return effects + self.offers.go_on() + self._finished()
         return effects + self._ask(self.version) + self._go_on(now_s)
 

@@ -1,10 +1,14 @@
-"""The last version's score in whole runs: an engine that comes to itself, and one that never does.
+"""The last version's score in whole runs: engines that come to themselves, and some that never do,
+and an evaluator that dies for good.
 
-Both begin well: version 0 is measured before the engine stops taking what it is told to serve.
+All begin well: version 0 is measured before anything breaks.
 """
 
 from __future__ import annotations
 
+from typing import Any
+
+import pytest
 from sim.choosers import Seeded
 from sim.learners import Engine
 from sim.overseer import Supervisor
@@ -47,3 +51,25 @@ def test_engines_that_come_to_themselves_still_measure_the_last_version() -> Non
     world.run()
     assert problem_of(world) == ""
     assert [each["version"] for each in world.watch.evaluations] == [0, 2]
+
+
+@pytest.mark.parametrize("way", [{}, {"fleet": 1}, {"external": "sim:Exam"}])
+def test_a_run_whose_evaluator_died_for_good_gets_its_last_score_when_it_goes_on(
+    way: dict[str, Any],
+) -> None:
+    """All steps are trained and saved by then: the resumed run has nothing else to do."""
+    world = World(topology(steps=2, evaluator=True, **way), Seeded(1), seed=1)
+    while world.disk.checkpoint is None or world.disk.checkpoint.version < 2:
+        assert world.advance()
+    world.network.kill("evaluator", keep_sent=world.chooser.pick)
+    supervisor = world.network.actors["supervisor"].core
+    assert isinstance(supervisor, Supervisor)
+    while "trainer-0" not in supervisor.finished:
+        assert world.advance()
+    assert [each["version"] for each in world.watch.evaluations] == [0]
+    trained = dict(world.watch.trained)
+    world.resume()
+    world.run()
+    assert [each["version"] for each in world.watch.evaluations] == [0, 2]
+    assert problem_of(world) == ""
+    assert world.watch.trained == trained

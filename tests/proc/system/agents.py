@@ -36,6 +36,26 @@ class Held(LookupAgent):
         await super().run(episode)
 
 
+class Unexamined(LookupAgent):
+    """Looks up, but of the evaluation's episodes only the first `exams` end.
+
+    The first of the others says so into `begun`, a named pipe.
+    """
+
+    def __init__(self, exams: int, begun: str) -> None:
+        self._left = exams
+        self._begun = Path(begun)
+
+    async def run(self, episode: Episode) -> None:
+        if episode.purpose is Purpose.EVALUATE:
+            self._left -= 1
+            if self._left == -1:
+                self._begun.write_text("begun")
+            if self._left < 0:
+                await asyncio.Event().wait()
+        await super().run(episode)
+
+
 class Slow(LookupAgent):
     """Looks up after `seconds`: an environment that takes its time."""
 

@@ -6,7 +6,10 @@ learning rates, every prompt trained once, nothing lost on the way.
 
 from __future__ import annotations
 
+import os
+import select
 import signal
+import subprocess
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -16,12 +19,15 @@ from proc.runs import leftovers, wait_gone
 from proc.system.conftest import Launch
 from proc.system.harness import (
     GROUPS,
+    RUN_S,
     Start,
     SystemRun,
     check_balance,
     check_metrics,
     check_order,
+    environment,
     lrs,
+    milepost,
 )
 
 from milepost.launch.accounts import account_of
@@ -29,6 +35,9 @@ from milepost.launch.commands.account import read_statistics
 
 pytestmark = pytest.mark.timeout(900)
 HELD = "proc.system.agents:Held"
+UNEXAMINED = "proc.system.agents:Unexamined"
+EXAMS = 2 * 8
+"""Episodes of one evaluation: each held-out prompt, sampled and greedy."""
 
 
 def run_up_to(step: int, start: Start, launch: Launch) -> SystemRun:
@@ -122,3 +131,68 @@ def test_a_synchronous_run_goes_on_after_every_stop(
     run = run_to_the_end(start, launch)
     assert lrs(run) == lrs(unbroken)
     check_order(run)
+
+
+def run_until_examined(start: Start, launch: Launch, *, exams: int, resume: bool) -> SystemRun:
+    """Start the run or go on with it, until an evaluation stands still after so many episodes."""
+    begun = start.folder / "begun"
+    if not resume:
+        os.mkfifo(begun)
+    pipe = os.open(begun, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        run = launch(replace(start, options={**start.options, "exams": exams}), resume=resume)
+        assert select.select([pipe], [], [], RUN_S)[0], "the last version is not measured"
+    finally:
+        os.close(pipe)
+    return run
+
+
+def test_a_run_that_was_trained_to_its_end_goes_on_for_the_score_that_it_died_with(
+    tmp_path: Path, checkpoint: Path, launch: Launch
+) -> None:
+    """The evaluator dies for good while it measures the last version, then the whole run does.
+
+    No step is left to train then, and the checkpoint is whole: it is published and measured.
+    """
+    options = {"begun": str(tmp_path / "begun")}
+    start = Start(tmp_path, checkpoint, steps=2, agent=UNEXAMINED, options=options)
+    run = run_until_examined(start, launch, exams=EXAMS, resume=False)
+    killed(run, "evaluator")
+    assert f"milepost run --resume {run.folder}" in run.text
+    scores = run.summary["scores"]
+    assert (scores["before"]["version"], scores["after"], run.newest()) == (0, None, 2)
+    saved = (run.folder / "checkpoints/step_000002/meta.json").stat().st_mtime_ns
+
+    run = run_until_examined(start, launch, exams=0, resume=True)
+    processes = list(run.children().values())
+    run.signal(signal.SIGKILL)
+    assert wait_gone(processes, 15) == []
+    assert run.summary["status"] == "killed"
+
+    run = launch(replace(start, options={**options, "exams": 1_000_000}), resume=True)
+    assert run.end() == 0, run.text
+    assert "goes on with what is open: it ended as killed" in run.text
+    summary = run.summary
+    assert (summary["status"], summary["steps_done"], summary["resumed_from"]) == ("done", 2, 2)
+    assert summary["scores"]["before"] == scores["before"]
+    for mode in ("sampled", "greedy"):
+        score = summary["scores"]["after"][mode]
+        assert (score["num_episodes"], score["num_mixed"], score["num_missing"]) == (8, 0, 0)
+    assert (run.folder / "checkpoints/step_000002/meta.json").stat().st_mtime_ns == saved
+    check_metrics(run, 2)
+    check_balance(run, 2)
+    check_account(run)
+    audited = subprocess.run(
+        [milepost(), "audit", str(run.folder)],
+        env=environment(tmp_path),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=RUN_S,
+    )
+    assert audited.returncode == 0, audited.stdout + audited.stderr
+
+    refused = launch(replace(start, options={**options, "exams": 1_000_000}), resume=True)
+    assert refused.end() == 2, refused.text
+    assert "the run is complete: steps = 2, all of them are trained" in refused.text
+    assert run.summary == summary

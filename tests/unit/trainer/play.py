@@ -225,6 +225,7 @@ def play(version: int = 0, trained: tuple[str, ...] = (), **changes: Any) -> Pla
         model=MODEL,
         version=version,
         trained=known,
+        checkpoint=f"checkpoints/step_{version:06d}" if version else "",
     )
     game = Play(core)
     game.waiting += core.start(game.now_s)

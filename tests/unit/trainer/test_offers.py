@@ -98,3 +98,17 @@ def test_an_evaluator_that_died_after_it_took_the_last_checkpoint_is_offered_it_
     game.feed(Received("supervisor", PeerRestarted(actor="evaluator", incarnation=1), None))
     assert offer(game) == first
     assert game.take(VersionPublished) == VersionPublished(version=1, final=True)
+
+
+def test_a_run_resumed_at_its_end_offers_its_last_checkpoint_once_more() -> None:
+    """The life before may have died of measuring it."""
+    game = play(version=4, offers_to="evaluator", offer_s=100.0)
+    folder = "checkpoints/step_000004"
+    assert offer(game) == CheckpointOffered(step=4, folder=folder, final=True)
+
+
+def test_a_run_resumed_before_its_end_does_not_wait_for_the_evaluation_it_died_with() -> None:
+    """The evaluator knows of that checkpoint by itself; training goes on meanwhile."""
+    game = play(version=2, offers_to="evaluator", offer_s=100.0)
+    assert "CheckpointOffered" not in game.names()
+    assert game.requested().step == 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from milepost.configs.problem import Problem
 from milepost.configs.read import merge, parse_override
 from milepost.supervisor.checkpoints import checkpoint_folder, last_checkpoint, whole_checkpoints
 from milepost.supervisor.checks import Machine, Subject
-from milepost.supervisor.checks.check import Finding
+from milepost.supervisor.checks.check import Finding, Note
 from milepost.supervisor.checks.resume import resume_goes_on
 
 DOCUMENT: dict[str, Any] = {
@@ -23,6 +24,7 @@ DOCUMENT: dict[str, Any] = {
     "data": {"prompts": "task:prompts", "options": {"level": 1}},
     "actors": {"trainer": {"lr": 1e-3}},
 }
+AT_END = ("actors.evaluator.at_end=true",)
 
 
 @pytest.fixture
@@ -90,11 +92,72 @@ def test_a_run_without_a_whole_checkpoint_begins_again_in_its_folder(run_folder:
     assert "no whole checkpoint yet" in str(note)
 
 
-def test_a_run_that_is_done_has_nothing_left_to_train(run_folder: Path) -> None:
-    (problem,) = problems(run_folder, "run.steps=4")
+def ended(folder: Path, status: str, *, measured: int | None = None) -> None:
+    """The summary of a run that is over."""
+    cause = None
+    if status != "done":
+        cause = {"actor": "evaluator", "text": "it ended with SIGKILL", "log_tail": []}
+    after = None if measured is None else {"version": measured, "seconds": 1.0}
+    scores: dict[str, Any] = {"before": None, "after": after, "all": []}
+    summary = {"status": status, "cause": cause, "scores": scores, "steps_done": 4}
+    (folder / "summary.json").write_text(json.dumps(summary), encoding="utf-8")
+
+
+def test_a_run_that_is_complete_has_nothing_left_to_do(run_folder: Path) -> None:
+    ended(run_folder, "done", measured=4)
+    for evaluation in ((), AT_END):
+        (problem,) = problems(run_folder, "run.steps=4", *evaluation)
+        assert problem == (
+            "the run is complete: steps = 4, all of them are trained, and nothing is open "
+            "at $.run.steps, set more than 4 to train on"
+        )
+
+
+@pytest.mark.parametrize(
+    ("status", "said"),
+    [
+        ("failed", "it ended as failed: evaluator: it ended with SIGKILL"),
+        ("stopped", "it ended as stopped: evaluator: it ended with SIGKILL"),
+        ("", "it was killed before its end"),
+    ],
+)
+def test_a_run_that_ended_after_its_last_step_goes_on_with_what_is_open(
+    run_folder: Path, status: str, said: str
+) -> None:
+    """Its scores are what it was trained for; and nobody wants to train a step more for them."""
+    if status:
+        ended(run_folder, status, measured=2)
+    (note,) = findings(run_folder, "run.steps=4")
+    assert isinstance(note, Note)
+    assert note.text == f"all 4 steps are trained; goes on with what is open: {said}"
+
+
+def test_a_run_that_was_done_goes_on_for_a_score_that_nobody_had_asked_for(
+    run_folder: Path,
+) -> None:
+    """An evaluator that is added when all steps are trained measures the last version."""
+    ended(run_folder, "done", measured=2)
+    assert problems(run_folder, "run.steps=4") != []
+    (note,) = findings(run_folder, "run.steps=4", *AT_END)
+    assert str(note).endswith("open: version 4, the last one, has no score")
+
+
+def test_fewer_steps_than_were_trained_are_refused_by_both_numbers(run_folder: Path) -> None:
+    (problem,) = problems(run_folder, "run.steps=3")
     assert problem == (
-        "steps = 4, and all of them are trained at $.run.steps, set more than 4 to train on"
+        "steps = 3, but the run to resume has a checkpoint of step 4 at $.run.steps, "
+        "set more than 4 to train on"
     )
+
+
+@pytest.mark.parametrize("text", ["", '{"status": "do', '{"status": 3}', "{}"])
+def test_a_summary_that_a_crash_left_half_written_is_named(run_folder: Path, text: str) -> None:
+    """The machine went down while it was written; whether something is open is anybody's guess."""
+    path = run_folder / "summary.json"
+    path.write_text(text, encoding="utf-8")
+    (problem,) = problems(run_folder, "run.steps=4")
+    assert problem.startswith("how the run ended cannot be read: ")
+    assert problem.endswith(f" at {path}, remove it: the run then goes on as one that was killed")
 
 
 def test_a_folder_without_a_run_and_a_broken_one_are_told(run_folder: Path) -> None:
