@@ -115,21 +115,9 @@ class Trainer:
         trained: TrainedGroups,
         checkpoint: str = "",
     ) -> Trainer:
-        """A trainer that goes on from `version`, with what was trained before it.
-
-        Args:
-            plan: of the run.
-            model: what is trained.
-            version: batches trained.
-            trained: their groups.
-            checkpoint: folder of the checkpoint of `version`, if it has one.
-        """
-        intake = Intake(plan, 0, model)
-        trainer = cls(plan, intake, version, trained)
-        trainer.ending.saved = version or None
-        if trainer.is_last:
-            # Nothing is left to train and to save; this life publishes it, and says where it is.
-            trainer.ending.folder = checkpoint
+        """A trainer that goes on from `version`, trained on `trained`, saved in `checkpoint`."""
+        trainer = cls(plan, Intake(plan, 0, model), version, trained)
+        trainer.ending.go_on_from(version, checkpoint, is_last=trainer.is_last)
         return trainer
 
     @property

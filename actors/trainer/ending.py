@@ -59,6 +59,13 @@ class Ending:
     """Version of the checkpoint that was taken last, or is offered; and whether as the last one."""
     _words_until_s: float | None = None
 
+    def go_on_from(self, version: int, folder: str, *, is_last: bool) -> None:
+        """A life before this one has saved `version`; 0: none has saved anything."""
+        self.saved = version or None
+        if is_last:
+            # Nothing is left to save: it is offered, and told of, as if this life had written it.
+            self.folder = folder
+
     def save(self, version: int, trained: TrainedGroups) -> list[Effect]:
         """Begin a checkpoint; the weights must be those of `version` when the work begins."""
         assert self.saving is None, f"saves {version} while {self.saving} is being saved"
