@@ -333,11 +333,11 @@ class Shell:
         async def do() -> None:
             try:
                 done = WorkDone(work.key, await perform(work))
-            except asyncio.CancelledError:
-                raise
-            # Some failures of libraries are no `Exception` (torch's checkpoints): swallowed by the
-            # task, they would leave the core waiting for ever. It decides what a failure means.
-            except BaseException as error:  # noqa: BLE001
+            # Some failures are no `Exception` (torch's checkpoints, a wait that others cancelled):
+            # swallowed, they would leave the core waiting for ever. It decides what they mean.
+            except BaseException as error:
+                if self._works[work.key].cancelling():
+                    raise  # by us: this actor ends
                 done = WorkDone(work.key, None, f"{type(error).__name__}: {error}")
             del self._works[work.key]
             self._handle(Told(done, cause=cause))

@@ -94,6 +94,8 @@ class Rewards:
             task.cancel()
             await asyncio.wait({task}, timeout=GRACE_S)
             raise RewardFailed(f"the reward function took longer than {self._deadline_s} s")
+        if task.cancelled():
+            raise RewardFailed("the reward function raised CancelledError: what it awaited was")
         if (error := task.exception()) is not None:
             raise RewardFailed(f"the reward function raised {tell_error(error)}")
         return task.result()

@@ -95,5 +95,12 @@ def read_result(value: Any) -> RewardResult:
 
 
 async def await_result(value: Awaitable[Any]) -> RewardResult:
-    """The same, of an asynchronous function."""
-    return read_result(await value)
+    """The same, of an asynchronous function.
+
+    Raises:
+        RuntimeError: it would end this whole process, and every other episode with it.
+    """
+    try:
+        return read_result(await value)
+    except (SystemExit, KeyboardInterrupt) as error:
+        raise RuntimeError(f"it raised {type(error).__name__}") from error

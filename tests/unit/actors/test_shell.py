@@ -173,11 +173,17 @@ class NoException(BaseException):
     """As torch raises for a checkpoint that cannot be written."""
 
 
-async def test_a_work_that_fails_in_whatever_way_comes_back_to_the_core() -> None:
-    """Else the core waits for it for ever, and nobody ever says why."""
+@pytest.mark.parametrize("error", [NoException("no room"), asyncio.CancelledError("of a friend")])
+async def test_a_work_that_fails_in_whatever_way_comes_back_to_the_core(
+    error: BaseException,
+) -> None:
+    """Else the core waits for it for ever, and nobody ever says why.
 
-    async def perform(work: Work) -> object:
-        raise NoException(f"no room for {work.key}")
+    User code that waits for a task which somebody cancelled raises as if it were cancelled itself.
+    """
+
+    async def perform(_: Work) -> object:
+        raise error
 
     network = MemoryNetwork(NAMES)
     buses = {
@@ -191,12 +197,13 @@ async def test_a_work_that_fails_in_whatever_way_comes_back_to_the_core() -> Non
     serving = asyncio.create_task(context.serve(core, perform=perform))
     await buses["supervisor"].receive()
     await buses["supervisor"].tell("asker", Begin(), deadline_s=5)
-    await core.is_done.wait()
+    async with asyncio.timeout(5):
+        await core.is_done.wait()
     context.stopping.set()
     await serving
     for bus in buses.values():
         await bus.close(deadline_s=0.05)
-    assert core.told == [WorkDone("work", None, "NoException: no room for work")]
+    assert core.told == [WorkDone("work", None, f"{type(error).__name__}: {error}")]
 
 
 class Answerer(Asker):

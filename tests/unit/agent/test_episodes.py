@@ -267,6 +267,8 @@ async def test_an_asynchronous_reward_function_is_awaited_here() -> None:
         (None, "reward is None, a number is needed"),
         ((1.0, {"x": "y"}), "metric x is 'y'"),
         (ZeroDivisionError("x"), "ZeroDivisionError: x"),
+        (asyncio.CancelledError(), "raised CancelledError"),
+        (SystemExit(3), "it raised SystemExit"),
         (asyncio.Event(), "took longer than 0.01 s"),
     ],
 )
@@ -276,7 +278,7 @@ async def test_a_reward_function_that_fails_is_one_failed_trajectory(
     """Never a zero: the policy did nothing wrong."""
 
     async def judge(_: RewardInput) -> Any:
-        if isinstance(value, Exception):
+        if isinstance(value, BaseException):
             raise value
         if isinstance(value, asyncio.Event):
             await value.wait()
