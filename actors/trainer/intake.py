@@ -63,7 +63,12 @@ class Intake:
         return f"batch/{self._questions}"
 
     def ask_again(self) -> list[Effect]:
-        """The buffer restarted: what it was asked is forgotten."""
+        """The buffer restarted: what it was asked is forgotten.
+
+        It may have died between taking our last refusal and writing it down: what it hands out
+        again is refused again.
+        """
+        self._refused = frozenset()
         return self._ask() if self.state == "asked" else []
 
     def ask(

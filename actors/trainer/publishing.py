@@ -56,6 +56,8 @@ class Publishing:
     owed: bool = False
     failures: int = 0
     last_reason: str = ""
+    _exporting: set[int] = field(default_factory=set)
+    """Versions of which the export goes on: nobody has heard of these exports yet."""
     _since_s: float = 0.0
     _tells: int = 0
     _sends: dict[str, tuple[Request, int]] = field(default_factory=dict)
@@ -71,9 +73,12 @@ class Publishing:
         """Export the present version, if one is owed and none is on its way."""
         if not self.plan.publisher or not self.owed or self.pending is not None:
             return []
+        if version in self._exporting:
+            return []  # as soon as that has ended
         if self.failures >= FAILURES_MAX:
             return [Fail(f"{self.failures} publications failed, the last: {self.last_reason}")]
         self.pending, self.owed, self._since_s = version, False, now_s
+        self._exporting.add(version)
         self._tells += 1
         work = ExportVersion(f"export/{version}", version, final, self.published)
         return [
@@ -85,6 +90,7 @@ class Publishing:
         """The export is done: the publisher gets it."""
         ready = exported.ready
         assert ready is not None, "rank 0 exports whole versions"
+        self._exporting.discard(ready.version)
         self.made.learn(ready.version, ready.digest)
         messages = (ready, *exported.buckets)
         return [Tell(self.plan.publisher, message, self._key) for message in messages]
@@ -145,15 +151,19 @@ class Publishing:
 
     def failed(self, version: int, reason: str) -> None:
         """The publication of `version` came to nothing; the present one is due instead."""
-        if version != self.pending:
+        if version != self.pending or version in self._exporting:
             return
         self.pending, self.owed = None, True
         self.failures += 1
         self.last_reason = reason
 
     def lost(self) -> None:
-        """The publisher restarted and has forgotten what it was told."""
-        self.pending, self.owed = None, True
+        """The publisher restarted and has forgotten what it was told.
+
+        A version that is being exported it was not told: its next life gets it when it is made.
+        """
+        if self.pending not in self._exporting:
+            self.pending, self.owed = None, True
 
     def late(self, now_s: float) -> list[Effect]:
         """The deadline of a publication has come; is it over?"""

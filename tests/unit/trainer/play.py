@@ -94,6 +94,8 @@ class Play:
         if not any(isinstance(each, Fail) for each in effects):
             self.core.validate()
         self.waiting += effects
+        keys = works(self)
+        assert len(keys) == len(set(keys)), f"a work is ordered that is already being done: {keys}"
         return effects
 
     def all(self, kind: type[Kind]) -> list[Kind]:

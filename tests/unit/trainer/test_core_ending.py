@@ -99,6 +99,31 @@ def test_a_restarted_publisher_gets_the_present_version_again() -> None:
     assert game.exported().version == 0
 
 
+def test_a_publisher_that_restarts_during_an_export_gets_what_is_made_and_no_second_one() -> None:
+    """The same work ordered twice ends the trainer, and with it the run."""
+    game = play()
+    game.receive(PeerRestarted(actor="publisher", incarnation=1), "supervisor")
+    assert works(game) == ["export/0"]
+    assert game.exported().version == 0
+    assert game.take(VersionReady).version == 0
+    assert works(game) == []
+    game.published(0)
+    assert game.core.statistics()["publishing"] is None
+
+
+def test_a_late_word_of_failure_is_not_of_the_export_that_goes_on() -> None:
+    """The publisher says it again when it cannot know that it was heard."""
+    game = play()
+    game.exported()
+    failed = VersionFailed(version=0, serving=0, reason="no engine")
+    game.receive(failed)
+    game.receive(failed)
+    assert works(game) == ["export/0"]
+    game.exported()
+    game.published(0)
+    assert game.core.statistics()["publishing"] is None
+
+
 def test_a_publication_nobody_ends_has_a_deadline_with_names() -> None:
     game = play(sync=True)
     game.exported()

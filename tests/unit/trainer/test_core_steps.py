@@ -144,6 +144,20 @@ def test_a_buffer_that_sends_a_refused_group_again_is_an_error() -> None:
         game.answer(batch(0))
 
 
+def test_a_buffer_that_died_with_the_word_of_a_refusal_is_told_once_more() -> None:
+    """It took the word, died before it was written down, and its next life hands out the same."""
+    game = play()
+    game.answer(batch(0))
+    game.check({"b0": "C1"})
+    game.taken()
+    game.waiting.clear()
+    game.receive(PeerRestarted(actor="buffer", incarnation=1), "supervisor")
+    game.answer(batch(0))
+    game.check({"b0": "C1"})
+    assert not game.has(TrainBatch)
+    assert game.take(GroupsRefused).group_ids == ("b0",)
+
+
 def test_a_door_that_refuses_for_ever_ends_the_run() -> None:
     game = play()
     effects = []
