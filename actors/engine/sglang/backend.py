@@ -200,6 +200,10 @@ class SGLangBackend:
                 if reason := refusal(answer):
                     return Rejected(order.key, reason)
                 part = sampled(answer, order.sampling, wanted)
+                if self._switching.keeps_caches and part.is_begun_after(version):
+                    # It was on its way while weights changed in place: its prompt met caches of the
+                    # version before, and no token of its own tells.
+                    continue
                 ended = flight.take(part, version, has_spans=self._capabilities.spans)
                 self._count(part.cached_tokens, len(order.token_ids), len(part.token_ids))
                 self._drafts += part.drafts

@@ -78,9 +78,14 @@ class Switching:
     @contextlib.asynccontextmanager
     async def passing(self) -> AsyncIterator[None]:
         """Wait at the gate, then count as inside the server."""
-        while not self._open.is_set():
+        while True:
             await self._open.wait()
-        await self.room.enter()
+            await self.room.enter()
+            if self._open.is_set():
+                break
+            # It closed while the cache got its memory back: whoever changes weights went first.
+            self.room.leave()
+            self._left.set()
         try:
             yield
         finally:

@@ -48,6 +48,10 @@ class Sampled:
     routes: NDArray[np.uint8 | np.int16] | None = None
     drafts: tuple[int, int, int] = (0, 0, 0)
 
+    def is_begun_after(self, version: int) -> bool:
+        """Its first token is of a later version."""
+        return bool(self.spans) and self.spans[0].version > version
+
 
 class AnswerError(RuntimeError):
     """An answer that is not what was asked for; the text names the difference."""

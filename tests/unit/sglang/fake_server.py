@@ -20,6 +20,7 @@ class FakeServer:
         held: hold replies back until freed or aborted.
         broken: doors that answer 500.
         silent: doors that never answer.
+        slow: doors that answer once their event is set.
     """
 
     def __init__(self, version: str) -> None:
@@ -29,6 +30,7 @@ class FakeServer:
         self.held = False
         self.broken: set[str] = set()
         self.silent: set[str] = set()
+        self.slow: dict[str, asyncio.Event] = {}
         self.num_tokens_held = 2
         self._replies: dict[str, asyncio.Future[str]] = {}
         self._never = asyncio.Event()
@@ -55,6 +57,13 @@ class FakeServer:
                 self._arrived.clear()
                 await self._arrived.wait()
 
+    async def is_asked(self, door: str) -> None:
+        """Wait until somebody asks at this door."""
+        async with asyncio.timeout(20):
+            while door not in self.asked:
+                self._arrived.clear()
+                await self._arrived.wait()
+
     def free(self) -> None:
         """End every held reply as it would end by itself."""
         for reply in self._replies.values():
@@ -63,7 +72,10 @@ class FakeServer:
     async def _answer(self, request: web.Request) -> web.Response:
         door = request.path
         self.asked.append(door)
+        self._arrived.set()
         body = await request.json() if request.can_read_body else {}
+        if (goes_on := self.slow.get(door)) is not None:
+            await goes_on.wait()
         if door in self.silent:
             await self._never.wait()
         if door in self.broken:

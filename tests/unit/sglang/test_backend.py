@@ -110,6 +110,7 @@ async def test_with_it_requests_stay_in_the_server(scene: Scene, mode: PauseMode
     await scene.server.holds(1)
     scene.server.asked.clear()
     await served.publish(mode)
+    scene.server.held = False
     doors = [door for door in scene.server.asked if door not in {"/v1/loads", "/server_info"}]
     assert doors == [
         "/pause_generation",
@@ -120,6 +121,48 @@ async def test_with_it_requests_stay_in_the_server(scene: Scene, mode: PauseMode
     ]
     scene.server.free()
     assert isinstance(await served.outcome(key), Finished)
+
+
+async def test_a_request_that_weights_in_place_overtook_is_asked_for_once_more(
+    scene: Scene,
+) -> None:
+    """HTTP keeps no order between connections: it is sent under one version and begins under the
+    next, over prefixes of the one before. Nothing in its tokens would tell."""
+    served = await scene.serve()
+    scene.server.slow["/generate"] = late = asyncio.Event()
+    key = served.ask(random_row(1, 4))
+    await scene.server.is_asked("/generate")
+    await served.publish(PauseMode.IN_PLACE)
+    late.set()
+    reply = await served.outcome(key)
+    assert isinstance(reply, Finished)
+    assert [span.version for span in reply.spans] == [1]
+    assert reply.kv_versions == (1,)
+    first, second = scene.server.bodies
+    assert first["extra_key"] != second["extra_key"], "the prefixes of the version before"
+
+
+async def test_nobody_passes_the_gate_that_closed_while_the_memory_came_back(scene: Scene) -> None:
+    """A publication and a request wake a server at the same time; the publication was first."""
+    served = await scene.serve(release_memory=True)
+    assert isinstance(served.backend, SGLangBackend)
+    room = served.backend._switching.room
+    assert room._idle is not None
+    await room._idle
+    scene.server.slow["/resume_memory_occupation"] = memory = asyncio.Event()
+    publishing = asyncio.create_task(served.publish())
+    await scene.server.is_asked("/resume_memory_occupation")
+    key = served.ask(random_row(1, 4))
+    await asyncio.sleep(0)
+    memory.set()
+    await publishing
+    assert isinstance(await served.outcome(key), Finished)
+    (body,) = scene.server.bodies
+    assert body["extra_key"].endswith("/2"), "asked with prefixes of the version before"
+    asked = scene.server.asked
+    assert asked.index("/continue_generation", asked.index("/pause_generation")) < asked.index(
+        "/generate"
+    )
 
 
 async def test_an_aborted_request_at_the_gate_ends_without_being_asked(scene: Scene) -> None:
