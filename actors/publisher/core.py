@@ -328,7 +328,8 @@ class Publisher:
         if key.startswith(BYTES):
             return self.failures.no_bytes(message.version, message.reason, now_s)
         for weights in self.epochs.on_the_way():
-            if weights.version == message.version:
+            # What came of a meeting before it says nothing of the one that goes on.
+            if weights.version == message.version and weights.meeting == key:
                 return self._given_up(weights, f"it cannot be sent: {message.reason}", now_s)
         return []
 

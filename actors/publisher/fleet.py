@@ -15,7 +15,7 @@ Invariants:
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -82,7 +82,12 @@ class FleetPublisher:
 
     def __post_init__(self) -> None:
         """Nothing was asked for yet."""
-        self.evaluation = Publisher.of(self.settings)
+        self.evaluation = self._made()
+
+    def _made(self) -> Publisher:
+        """A publisher without a past, whose names neither `training` nor one before it has used."""
+        life = f"{self.settings.life}.{OURS}{self._life}"
+        return Publisher.of(replace(self.settings, life=life))
 
     def start(self, now_s: float) -> list[Effect]:
         """The trainer speaks first."""
@@ -188,8 +193,8 @@ class FleetPublisher:
         for effect in effects:
             match effect:
                 case Fail(reason):
-                    self.evaluation = Publisher.of(self.settings)
                     self._life += 1
+                    self.evaluation = self._made()
                     return found + self._refused(reason)
                 case Tell(_, VersionFailed() as message):
                     found += self._refused(message.reason)

@@ -26,6 +26,8 @@ class Weights:
     """It is complete on the disk; the buckets are gone then (transport disk-delta)."""
     is_writing: bool = False
     num_writes: int = 0
+    meeting: str = ""
+    """Key of the newest question to have it broadcast."""
     wants_bytes: bool = False
     """The trainer was asked for the bytes of a version that lies on its GPU."""
 

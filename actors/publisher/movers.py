@@ -186,17 +186,21 @@ class Broadcast:
         return []
 
     def move(self, lane: Lane, together: Sequence[Lane]) -> list[Effect]:
-        """Join the meeting; it is called once every member took PREPARE."""
+        """Join the meeting; it is called once every member took PREPARE.
+
+        Who comes into the transaction later, after a restart, gets a meeting of its own.
+        """
         assert lane.target is not None
         weights = lane.target
         deadline_s = self.settings.epoch_deadline_s
         effects: list[Effect] = []
         mine = self._assigned.pop(lane.engine, None)
         if mine is None or mine.version != weights.version:
-            ready = all(one.phase is Phase.MOVING and not one.is_waiting for one in together)
-            if not ready or not weights.is_complete:
+            # Who has it, or is in a meeting for it, needs no other.
+            left = [one for one in together if one.phase is Phase.PREPARING or _is_idle(one)]
+            if not weights.is_complete or not all(map(_is_idle, left)):
                 return []
-            effects.append(self._meet(weights, together))
+            effects.append(self._meet(weights, left))
             mine = self._assigned.pop(lane.engine)
         return [*effects, lane.ask(mine, deadline_s=deadline_s)]
 
@@ -230,8 +234,13 @@ class Broadcast:
             world_size=len(engines) + 1,
             deadline_s=self.settings.epoch_deadline_s,
         )
-        key = f"send/{weights.version}/{self.num_groups}"
+        key = weights.meeting = f"send/{weights.version}/{self.num_groups}"
         return Ask(self.settings.leader, send, key, self.settings.epoch_deadline_s)
+
+
+def _is_idle(lane: Lane) -> bool:
+    """It has room for the version, and nothing of it is on its way."""
+    return lane.phase is Phase.MOVING and not lane.is_waiting
 
 
 def mover_of(settings: PublisherSettings) -> Mover:
