@@ -19,13 +19,13 @@ from statistics import median
 import pytest
 from sim import network as simulated
 from sim.choosers import Seeded
+from sim.disk import Disk
 from sim.learners import Trainer
 from sim.network import Network
 from sim.overseer import Supervisor
 from sim.small import Host
 from sim.standins import Scripted
 from sim.topologies import topology
-from sim.world import Disk
 
 from milepost.actors.buffer.core import Buffer
 from milepost.actors.buffer.marks import Fates

@@ -39,6 +39,11 @@ OFFER = "offer"
 LATER = "exam/"
 
 
+def hand_of(work: Work) -> str:
+    """Records are written by one thread; everything else has a task of its own."""
+    return "" if isinstance(work, WriteRecord) else work.key
+
+
 def has_exams(topology: Topology) -> bool:
     """Whether a class of the user's measures checkpoints."""
     evaluator = topology.actors.evaluator

@@ -1,15 +1,12 @@
-"""Scripted engine and trainer of the simulator: weights, versions, batches, checkpoints."""
+"""Scripted trainer of the simulator: weights, versions, batches, checkpoints."""
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from random import Random
-from typing import Any
 
 from sim.exams import Offers
-from sim.rows import PROBE_ROW, ids, logprobs, probe_of, probe_turn, turn_logprobs, weights_of
+from sim.rows import PROBE_ROW, SHAPES, digest_of, probe_of, probe_turn, weights_of
 from sim.standins import Scripted
 
 from milepost.actors.effects import (
@@ -19,7 +16,6 @@ from milepost.actors.effects import (
     Event,
     Received,
     Reply,
-    Request,
     Tell,
     Unanswered,
     Wake,
@@ -33,144 +29,9 @@ from milepost.messages.buffer import (
     GroupsRefused,
     StepTrained,
 )
-from milepost.messages.engine import (
-    AbortEpoch,
-    ActivateEpoch,
-    EpochAnswer,
-    EpochConfirmed,
-    Generate,
-    Generated,
-    GenerateRefused,
-    PrepareEpoch,
-    Score,
-    Scored,
-    TensorSpec,
-    WeightBucket,
-)
-from milepost.messages.publisher import BucketReady, EngineReady, VersionReady
-from milepost.messages.shared import (
-    FinishReason,
-    VersionSpan,
-    WeightsUsed,
-)
+from milepost.messages.publisher import BucketReady, VersionReady
 from milepost.messages.supervisor import Drain, Drained, PeerRestarted, Refused, WorkFinished
 from milepost.messages.trainer import LedgerWritten, VersionFailed, VersionPublished
-
-
-@dataclass(slots=True)
-class Engine(Scripted):
-    """Serves numbers. A reply takes a while, and a switch in between shows in its spans."""
-
-    name: str
-    random: Random
-    lies: bool = False
-    """True: confirms a version that it does not serve."""
-    keeps_caches: bool = False
-    """True: samples over keys and values of the first version that it had."""
-    _first: int | None = None
-    version: int | None = None
-    staged: dict[int, dict[int, float]] = field(default_factory=dict)
-    _generating: dict[str, tuple[Request, int]] = field(default_factory=dict)
-    _serial: int = 0
-    is_broken: bool = False
-    """Takes no further version, and says so."""
-
-    def start(self, now_s: float) -> list[Effect]:
-        del now_s
-        return [Tell("publisher", EngineReady(engine=self.name))]
-
-    def handle(self, event: Event, now_s: float) -> list[Effect]:
-        match event:
-            case Received(_, Generate() as message, request):
-                assert request is not None
-                if self.version is None or self.version < message.version_min:
-                    refused = GenerateRefused(request_id="", reason="no version yet", retry=True)
-                    return [Reply(request, refused)]
-                self._serial += 1
-                if message.sampling.tokens_max == 1:
-                    return [Reply(request, self._one_token())]
-                key = f"generate/{self._serial}"
-                self._generating[key] = (request, self.version)
-                return [Wake(key, now_s + 0.01 + self.random.random())]
-            case Woken(key):
-                return [self._generated(*self._generating.pop(key))]
-            case Received(_, message, request) if request is not None:
-                return [Reply(request, self._epoch(message))]
-            case _:
-                return []
-
-    def _one_token(self) -> Generated:
-        assert self.version is not None
-        first = self._first if self._first is not None and self.keeps_caches else self.version
-        digest = f"digest of {self.version}"
-        weights = WeightsUsed(version=self.version, digest=digest, kv_version=self.version)
-        return Generated(
-            request_id="",
-            token_ids=ids(1),
-            logprobs=turn_logprobs(first),
-            spans=(VersionSpan(start=0, end=1, version=self.version),),
-            finish_reason=FinishReason.LENGTH,
-            cached_tokens=0,
-            weights=(weights,),
-        )
-
-    def _generated(self, request: Request, started: int) -> Effect:
-        assert self.version is not None
-        spans = [VersionSpan(start=0, end=1, version=started)]
-        if self.version != started:
-            spans.append(VersionSpan(start=1, end=2, version=self.version))
-        count = len(spans)
-        return Reply(
-            request,
-            Generated(
-                request_id="",
-                token_ids=ids(count),
-                logprobs=logprobs(count),
-                spans=tuple(spans),
-                finish_reason=FinishReason.STOP,
-                cached_tokens=0,
-                weights=tuple(
-                    WeightsUsed(version=each.version, digest="d", kv_version=each.version)
-                    for each in spans
-                ),
-            ),
-        )
-
-    def _epoch(self, message: Any) -> Any:
-        match message:
-            case PrepareEpoch():
-                self.staged = {message.version: {}}
-                return EpochAnswer(version=message.version, ok=True)
-            case WeightBucket():
-                if message.version not in self.staged:
-                    return EpochAnswer(version=message.version, ok=False, reason="not prepared")
-                (value,) = struct.unpack("<f", message.tensors[0].data)
-                self.staged[message.version][message.index] = value
-                return EpochAnswer(version=message.version, ok=True)
-            case ActivateEpoch():
-                values = self.staged.get(message.version, {})
-                if self.is_broken or list(values.values()) != [message.version] * 2:
-                    return EpochAnswer(version=message.version, ok=False, reason="not whole")
-                if not self.lies:
-                    self.version = message.version
-                    self._first = message.version if self._first is None else self._first
-                self.staged = {}
-                return EpochConfirmed(
-                    version=message.version, digest=message.digest, pause_s=0.1, num_in_flight=0
-                )
-            case AbortEpoch():
-                self.staged.pop(message.version, None)
-                return EpochAnswer(version=message.version, ok=True)
-            case Score():
-                if self.version is None:
-                    return GenerateRefused(request_id="", reason="no version yet", retry=True)
-                served = self.version
-                version = served + 1 if self.lies else served
-                return Scored(logprobs=(probe_of(served),), version=version)
-            case Drain():
-                return Drained(actor=self.name)
-            case _:
-                raise TypeError(f"{self.name} was told {message}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,6 +103,8 @@ class Trainer(Scripted):
                 return self._publish() if message.version == self._published_last else []
             case Received(_, LedgerWritten() as message):
                 self.trained.written(message.version)
+            case Received(_, PeerRestarted(actor="publisher")) if not self.rank:
+                return self._publish()
             case Received(_, PeerRestarted(actor="buffer")) if self._last_trained:
                 return [Tell("buffer", self._last_trained)]
             case Received(_, Drain(), request):
@@ -272,18 +135,19 @@ class Trainer(Scripted):
         self._published_last = self.version
         ready = VersionReady(
             version=self.version,
-            tensors=(TensorSpec(name="w", dtype="float32", shape=(1,)),),
-            num_buckets=2,
-            digest=f"digest of {self.version}",
+            tensors=SHAPES,
+            num_buckets=len(SHAPES),
+            digest=digest_of(self.version),
             final=self.version == self.steps,
             probe_rows=(PROBE_ROW,),
             probe_logprobs=(probe_of(self.version),),
             probe_turn=probe_turn(self.version) if self._has_turn else None,
         )
         effects: list[Effect] = [Tell("publisher", ready)]
-        for index in range(2):
+        for index, spec in enumerate(SHAPES):
+            tensors = (weights_of(self.version),)
             bucket = BucketReady(
-                version=self.version, index=index, names=("w",), tensors=(weights_of(self.version),)
+                version=self.version, index=index, names=(spec.name,), tensors=tensors
             )
             effects.append(Tell("publisher", bucket))
         return effects

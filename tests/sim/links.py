@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from sim.hands import Hand
+
 from milepost.actors.effects import Core, Event, Received, Unanswered, Work
 
 Pair: TypeAlias = tuple[str, str]
@@ -26,7 +28,12 @@ class Actor:
     """Among the actors of the run."""
     incarnation: int = 0
     core: Core | None = None
-    works: deque[Work] = field(default_factory=deque)
+    hand_of: Callable[[Work], str] = lambda _: ""
+    """Which of its threads does a work."""
+    hands: dict[str, Hand] = field(default_factory=dict)
+    """Those with something to do or to tell."""
+    keys: set[str] = field(default_factory=set)
+    """Of works that the core has not heard the end of."""
     asks: dict[int, tuple[str, str, bool]] = field(default_factory=dict)
     """Number of an open question -> key, to whom, whether that one has taken it."""
     timers: dict[str, int] = field(default_factory=dict)

@@ -9,7 +9,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from msgspec.structs import replace
-from sim.rows import logprobs, probe_row
+from sim.engines import Engine
+from sim.rows import SHAPES, logprobs, probe_row
 from sim.standins import Session
 
 from milepost.actors.buffer.batches import Batches
@@ -20,6 +21,7 @@ from milepost.actors.buffer.marks import Fates, Mark
 from milepost.actors.buffer.settings import BufferSettings
 from milepost.actors.buffer.work import KeepGroup, WriteMarks
 from milepost.actors.effects import Effect, Event
+from milepost.actors.engine.epochs import Epochs as EngineEpochs
 from milepost.actors.publisher.core import Publisher
 from milepost.actors.publisher.epochs import Epochs
 from milepost.actors.publisher.failures import Failures
@@ -256,3 +258,21 @@ class LeavesTheAdapterOut(Session):
         if row.probed is None:
             return finished
         return replace(finished, logprobs=logprobs(2))
+
+
+# ---- engines -----------------------------------------------------------------------------
+
+
+class KnowsWhatItWasTold(EngineEpochs):
+    """Has digests of versions whose switch it has heard the end of."""
+
+    def _digest(self, version: int) -> str:
+        return self.digests.get(version, "")
+
+
+class HearsOfItsSwitchFirst(Engine):
+    """Takes it that nothing is sampled under a version before it has heard that this serves."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.core._epochs = KnowsWhatItWasTold(SHAPES)

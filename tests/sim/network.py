@@ -9,7 +9,6 @@ it, and questions it had taken fail; a full link refuses, and says so a second l
 from __future__ import annotations
 
 import heapq
-from bisect import insort
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum, auto
@@ -17,6 +16,7 @@ from math import inf
 from typing import TypeAlias
 
 from sim.choosers import Chooser
+from sim.hands import Hand, Hands
 from sim.links import Actor, Link, Links, Mail, Pair
 from sim.words import describe
 
@@ -36,7 +36,6 @@ from milepost.actors.effects import (
     Wake,
     Woken,
     Work,
-    WorkDone,
 )
 from milepost.messages.bus.outbound import REFUSED_S
 from milepost.messages.shared import Message
@@ -89,9 +88,8 @@ class Network:
     on_event: Callable[[str, Event], None] | None = None
     on_effect: Callable[[str, Effect], None] | None = None
     num_delivered: int = 0
+    hands: Hands = field(default_factory=Hands)
     _all_live: bool = False
-    _busy: list[Actor] = field(default_factory=list)
-    """Actors with work to do, in their order."""
     _untaken: set[int] = field(default_factory=set)
     """Numbers of messages on their way that have a deadline."""
     _timers: list[Timer] = field(default_factory=list)
@@ -107,8 +105,10 @@ class Network:
         perform: Callable[[Work], object] | None = None,
         *,
         is_stubborn: bool = False,
+        hand_of: Callable[[Work], str] = lambda _: "",
     ) -> None:
-        self.actors[name] = Actor(name, make, perform, is_stubborn, rank=len(self.actors))
+        rank = len(self.actors)
+        self.actors[name] = Actor(name, make, perform, is_stubborn, rank, hand_of=hand_of)
         self._all_live = False
 
     def start(self, name: str) -> None:
@@ -124,11 +124,10 @@ class Network:
         self._say(f"{name} dies, incarnation {actor.incarnation}")
         actor.core = None
         self._all_live = False
-        actor.works.clear()
+        self.hands.die(actor)
         actor.asks.clear()
         actor.timers.clear()
         actor.incarnation += 1
-        self._busy = [other for other in self._busy if other is not actor]
         for link in self.links:
             if link.source is actor:
                 link.num_refused = 0
@@ -162,9 +161,9 @@ class Network:
         while True:
             if self._calls:
                 self._run_calls()
-            links, busy, is_due = self._moves()
-            num_links = len(links)
-            num_ready = num_links + len(busy)
+            links, doing, telling, is_due = self._moves()
+            num_links, num_works = len(links), len(doing)
+            num_ready = num_links + num_works + len(telling)
             if num_ready or is_due:
                 break
             if not self._pass_time():
@@ -173,15 +172,20 @@ class Network:
         choice = self.chooser.pick(num_ready + is_due)
         if choice < num_links:
             self._deliver(links[choice])
+        elif choice < num_links + num_works:
+            hand = doing[choice - num_links]
+            if (done := self.hands.do(hand)) is not None:
+                self._feed(hand.actor, done)
         elif choice < num_ready:
-            self._work(busy[choice - num_links])
+            hand = telling[choice - num_links - num_works]
+            self._feed(hand.actor, self.hands.tell(hand))
         else:
             self._fire()
         return True
 
-    def _moves(self) -> tuple[list[Link], list[Actor], bool]:
-        """Links that can carry, actors with work to do, whether a timer is due."""
-        links, busy = self.links.ready, self._busy
+    def _moves(self) -> tuple[list[Link], list[Hand], list[Hand], bool]:
+        """Links that can carry, hands with work to do and to tell of, whether a timer is due."""
+        links, doing, telling = self.links.ready, self.hands.doing, self.hands.telling
         if self.blocked or self.deaf or not self._all_live:
             links = [link for link in links if self._carries(link)]
             if self.blocked and max(self.blocked.values()) <= self.now_s:
@@ -191,13 +195,13 @@ class Network:
         if self.quick:
             for link in links:
                 if link.to.name in self.quick:
-                    return [link], [], False
-            for actor in busy:
-                if f"work of {actor.name}" in self.quick:
-                    return [], [actor], False
+                    return [link], [], [], False
+            for hand in doing:
+                if f"work of {hand.actor.name}" in self.quick:
+                    return [], [hand], [], False
         timers, now_s = self._timers, self.now_s
         is_due = bool(timers) and timers[0][0] <= now_s and self._next_timer_s() <= now_s
-        return links, busy, is_due
+        return links, doing, telling, is_due
 
     def _carries(self, link: Link) -> bool:
         return (
@@ -237,17 +241,6 @@ class Network:
         elif mail.answers and actor.asks.pop(mail.answers, None) is None:
             return
         self._feed(actor, event)
-
-    def _work(self, actor: Actor) -> None:
-        work = actor.works.popleft()
-        if not actor.works:
-            self._busy.remove(actor)
-        assert actor.perform is not None, f"{actor.name} has no hands for {work}"
-        try:
-            done = WorkDone(work.key, actor.perform(work))
-        except OSError as error:
-            done = WorkDone(work.key, None, str(error))
-        self._feed(actor, done)
 
     # ---- timers --------------------------------------------------------------------------
 
@@ -327,9 +320,7 @@ class Network:
                 case Fail():
                     raise ActorFailed(f"{actor.name}: {effect.reason}")
                 case _:
-                    if not actor.works:
-                        insort(self._busy, actor, key=_rank)
-                    actor.works.append(effect)
+                    self.hands.order(actor, effect)
 
     def _send(self, actor: Actor, effect: Tell | Ask) -> None:
         link, key, number = self._link(actor, effect.to), effect.key, self._next()
@@ -392,7 +383,3 @@ class Network:
     def _say(self, line: str) -> None:
         if self.trace is not None:
             self.trace.append(f"{self.now_s:9.3f}  {line}")
-
-
-def _rank(actor: Actor) -> int:
-    return actor.rank

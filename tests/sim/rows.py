@@ -6,7 +6,7 @@ from functools import cache
 from struct import pack
 
 from milepost.messages.bulk import Bulk
-from milepost.messages.engine import Generated
+from milepost.messages.engine import Generated, TensorSpec
 from milepost.messages.publisher import ProbeTurn
 from milepost.messages.shared import FinishReason, SamplingParams, Status, VersionSpan
 from milepost.messages.trajectory import Certificate, Trajectory, TurnBoundary
@@ -14,6 +14,8 @@ from milepost.messages.trajectory import Certificate, Trajectory, TurnBoundary
 CERTIFICATE = Certificate(
     tokenizer_hash="t", template_hash="c", family="sim", sampling=SamplingParams()
 )
+SHAPES = tuple(TensorSpec(name=f"w{index}", dtype="float32", shape=(1,)) for index in range(2))
+"""What a version is made of: two tensors, each in a bucket of its own."""
 
 
 def trajectory(
@@ -68,7 +70,7 @@ def _provenance(length: int) -> Bulk:
 
 @cache
 def weights_of(version: int) -> Bulk:
-    """The one tensor of a version: its number."""
+    """Every tensor of a version: its number."""
     return Bulk("float32", (1,), pack("<f", float(version)))
 
 
@@ -119,3 +121,16 @@ def probe_row(trajectory_id: str, engine: str, generated: Generated, *, prompt: 
         certificate=CERTIFICATE,
         num_sampled_tokens=1,
     )
+
+
+def digest_of(version: int) -> str:
+    """As the trainer tells it."""
+    return f"digest of {version}"
+
+
+def check_weights(engine: str, generated: Generated) -> None:
+    """A reply says whose weights stand behind it, as a session and the trainer's door want it."""
+    for used in generated.weights:
+        assert used.digest == digest_of(used.version), f"{engine} answered with {used}"
+    told = [used.version for used in generated.weights]
+    assert told == [span.version for span in generated.spans], f"{engine}: {told}"

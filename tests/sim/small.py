@@ -7,14 +7,16 @@ from functools import partial
 from random import Random
 
 from sim.choosers import Chooser, Odometer
-from sim.learners import Checkpoint, Engine, Trainer
+from sim.disk import Disk
+from sim.engines import Engine
+from sim.learners import Checkpoint, Trainer
 from sim.network import Network
 from sim.overseer import Supervisor
 from sim.rows import trajectory
 from sim.standins import Scripted
 from sim.topologies import topology
 from sim.words import describe
-from sim.world import PROMPTS, Disk
+from sim.world import PROMPTS
 
 from milepost.actors.buffer.core import Buffer
 from milepost.actors.buffer.marks import Fates
@@ -147,7 +149,10 @@ class Maker(Scripted):
 def two_versions(chooser: Chooser, engines: int) -> Network:
     """Two versions in a row to some engines: whatever the order, the newest is served by all."""
     names = tuple(f"engine-{index}" for index in range(engines))
-    network = Network(chooser, quick=frozenset({"supervisor", "maker", *names}))
+    network = Network(
+        chooser,
+        quick=frozenset({"supervisor", "maker", *names, *(f"work of {name}" for name in names)}),
+    )
     publisher = Publisher.of(
         PublisherSettings(
             engines=names,
@@ -167,7 +172,7 @@ def two_versions(chooser: Chooser, engines: int) -> Network:
     network.add("maker", lambda _: Maker())
     network.add("publisher", lambda _: publisher)
     for name in names:
-        network.add(name, partial(_given, served[name]))
+        network.add(name, partial(_given, served[name]), served[name].perform)
     for name in network.actors:
         network.start(name)
     while network.now_s < 50.0 and network.step():
@@ -184,7 +189,8 @@ def fingerprint(network: Network, *cores: object) -> str:
     for pair, link in sorted(network.links.by_pair.items()):
         parts.append(f"{pair} {[describe(mail.event) for mail in link.mail]}")
     for name, actor in sorted(network.actors.items()):
-        parts.append(f"{name} {[work.key for work in actor.works]} {sorted(actor.asks.values())}")
+        works = [work.key for hand in actor.hands.values() for work in hand.works]
+        parts.append(f"{name} {works} {sorted(actor.asks.values())}")
     return re.sub(r"\d+\.\d+|message_id=\d+|/\d+\b", "", " ".join(parts))
 
 
@@ -241,7 +247,7 @@ def _run(network: Network, supervisor: Supervisor, needed: set[str]) -> None:
     for name in network.actors:
         network.start(name)
     for _ in range(10_000):
-        busy = network.links or any(a.works for a in network.actors.values())
+        busy = network.links or network.hands.doing
         if supervisor.finished >= needed and not busy:
             return
         if not network.step():

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
-from sim.rows import ids, probe_row, trajectory
+from sim.rows import check_weights, ids, probe_row, trajectory
 
 from milepost.actors.effects import (
     Answered,
@@ -321,7 +321,7 @@ class Session(Scripted):
         engine = engines[sum(map(ord, trajectory_id)) % len(engines)]
         oldest = spec.version_min if spec else None
         generate = Generate(
-            request_id=key,
+            request_id=f"{trajectory_id}/{key}",
             session_id=trajectory_id,
             token_ids=ids(0),
             sampling=spec.sampling if spec else SamplingParams(),
@@ -330,8 +330,9 @@ class Session(Scripted):
         return Ask(engine, generate, key)
 
     def _generated(self, key: str, engine: str, message: Any, now_s: float) -> list[Effect]:
-        if isinstance(message, GenerateRefused):
+        if isinstance(message, GenerateRefused) or message.finish_reason is FinishReason.ABORT:
             return self._again(key, now_s)
+        check_weights(engine, message)
         trajectory_id, attempt, request = self._chats.pop(key)
         self._patience_s.pop(key, None)
         row = self.rows.get(trajectory_id)

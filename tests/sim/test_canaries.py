@@ -18,6 +18,7 @@ from sim.world import Variant
 
 SEEDS = 40
 CALM = Faults()
+JUMPS = Faults(delay=0.3, delay_s=0.5)
 DEATHS = Faults(death=0.03, deaths=4, restart_s=0.5)
 BUFFER_DIES = Faults(death=0.1, deaths=20, mortal=("buffer",), restart_s=0.1, step_s=0.05)
 AGENTS_DIE = Faults(death=0.03, deaths=2, mortal=("agent",))
@@ -49,7 +50,7 @@ CANARIES = {
         Variant(buffer=naive.ForgetsWhatWasHandedOut.of),
         BUFFER_DIES,
         "trained twice|next one is",
-        first=128,
+        first=110,
     ),
     "a member counted twice (33 of 32)": Canary(
         Variant(buffer=naive.CountsMembersNotNames.of), DEATHS, r"g\d+", first=51
@@ -83,7 +84,7 @@ CANARIES = {
         ),
         BLOCKS,
         "is published and engine",
-        first=180,
+        first=50,
     ),
     "activated while the version is held": Canary(
         Variant(publisher=partial(naive.publisher_with, holds_kind=naive.NeverHolds)),
@@ -120,6 +121,9 @@ CANARIES = {
     ),
     "an engine that samples over old keys and values": Canary(
         Variant(stale="engine-0"), CALM, "a turn through .* differs from the trainer's"
+    ),
+    "an engine that takes the news of its threads to come in one order": Canary(
+        Variant(engine=naive.HearsOfItsSwitchFirst), JUMPS, "engine-. answered with .*digest=''"
     ),
     "an engine that confirms what it does not serve": Canary(
         Variant(liar="engine-0"), CALM, "canary|log-probs"

@@ -30,7 +30,7 @@ def killing(name: str) -> Callable[[World], None]:
 
 
 @pytest.mark.parametrize(
-    "name", ["agent-0", "session-0", "engine-0", "rollout", "buffer", "evaluator"]
+    "name", ["agent-0", "session-0", "engine-0", "rollout", "buffer", "evaluator", "publisher"]
 )
 def test_an_actor_may_die_at_any_step(name: str) -> None:
     """The run ends, every batch is full, nothing is trained twice and no prompt is skipped."""

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from sim.choosers import Seeded
-from sim.learners import Engine
+from sim.engines import Engine
 from sim.overseer import Supervisor
 from sim.topologies import topology
 from sim.world import World

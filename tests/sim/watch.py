@@ -17,7 +17,8 @@ from collections.abc import Mapping
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from sim.learners import Engine, Trainer
+from sim.engines import Engine
+from sim.learners import Trainer
 from sim.network import Network
 from sim.standins import SEEN
 
@@ -37,7 +38,7 @@ from milepost.messages.supervisor import EventReported
 from milepost.messages.trainer import VersionPublished
 
 if TYPE_CHECKING:
-    from sim.world import Disk
+    from sim.disk import Disk
 
 LOOKED_AT = {
     VersionPublished, ActivateEpoch, HoldVersion, VersionHeld, ReleaseVersion, EventReported,

@@ -9,10 +9,13 @@ from functools import partial
 from random import Random
 
 from sim.choosers import Chooser
-from sim.exams import Exams, Offers, Slow, has_exams
+from sim.disk import Disk
+from sim.engines import Engine
+from sim.exams import Exams, Offers, Slow, hand_of, has_exams
 from sim.faults import NO_FAULTS, Faults, mortal_kinds
 from sim.guests import GuestsDoor
-from sim.learners import Checkpoint, Engine, Trainer
+from sim.hands import Hands
+from sim.learners import Checkpoint, Trainer
 from sim.network import Network
 from sim.overseer import Supervisor
 from sim.standins import Agent, Session
@@ -24,7 +27,6 @@ from milepost.actors.buffer.core import Buffer
 from milepost.actors.buffer.groups import StoredGroup
 from milepost.actors.buffer.marks import Fates, WentOn
 from milepost.actors.buffer.settings import BufferSettings
-from milepost.actors.buffer.work import KeepGroup, WriteMarks
 from milepost.actors.effects import Core, Work
 from milepost.actors.evaluator.core import Evaluator
 from milepost.actors.evaluator.records import Past
@@ -33,12 +35,10 @@ from milepost.actors.guests.run import evaluates
 from milepost.actors.publisher.core import Publisher
 from milepost.actors.publisher.fleet import FleetPublisher
 from milepost.actors.publisher.settings import PublisherSettings
-from milepost.actors.rollout.bookkeeping import CompactJournal, WriteRecords
 from milepost.actors.rollout.conversations import ConversationRollout
 from milepost.actors.rollout.core import Rollout
 from milepost.actors.rollout.cursor import PromptOrder
 from milepost.actors.rollout.ledger import Ledger
-from milepost.actors.rollout.records import Record
 from milepost.actors.rollout.settings import RolloutSettings
 from milepost.configs.topology import Topology
 from milepost.messages.shared import Prompt
@@ -48,49 +48,6 @@ PROMPTS = [
     Prompt(prompt_id=f"p{index}", messages=[{"role": "user", "content": str(index)}])
     for index in range(5)
 ]
-
-
-@dataclass(slots=True)
-class Disk:
-    """What survives kill -9: exactly what the hands of the real actors would have written."""
-
-    records: list[Record] = field(default_factory=list)
-    groups: dict[str, StoredGroup] = field(default_factory=dict)
-    fates: Fates = field(default_factory=Fates)
-    checkpoint: Checkpoint | None = None
-
-    def _collect(self) -> None:
-        """Files of three groups each go when nothing in them can be asked for."""
-        names = list(self.groups)
-        oldest = self.fates.oldest_checkpoint
-        for at in range(0, len(names) - 3, 3):
-            part = names[at : at + 3]
-            if all(
-                n in self.fates.gone or self.fates.trained.get(n, 1 << 60) <= oldest for n in part
-            ):
-                for name in part:
-                    del self.groups[name]
-        self.fates.forget(keep=self.groups)
-
-    def rollout(self, work: Work) -> None:
-        match work:
-            case WriteRecords():
-                self.records.extend(work.records)
-            case CompactJournal():
-                self.records = [work.snapshot]
-            case _:
-                raise TypeError(work)
-
-    def buffer(self, work: Work) -> None:
-        match work:
-            case KeepGroup():
-                self.groups[work.group.group_id] = work.group
-            case WriteMarks():
-                self.fates.apply_all(work.marks)
-                if work.covered:
-                    self._collect()
-            case _:
-                raise TypeError(work)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +63,7 @@ class Variant:
     """Engine that confirms what it does not serve."""
     stale: str = ""
     """Engine that samples over keys and values of older weights, and scores with none."""
+    engine: Callable[..., Engine] = Engine
     session: Callable[..., Session] = Session
     cuts_unseen: bool = True
     """False: sessions train turns that came after the reward."""
@@ -159,6 +117,7 @@ class World:
             full_max=self.faults.full_max,
             refused_s=self.faults.refused_s,
             trace=self.trace,
+            hands=Hands(at_once=False),
         )
         self.watch.begin(network, resume_version)
         network.on_effect = self.watch.effect
@@ -177,7 +136,8 @@ class World:
             settings = PublisherSettings.of(topology)
             network.add("publisher", lambda _: self._publisher(settings))
         if topology.actors.evaluator:
-            network.add("evaluator", partial(self._evaluator, resume_version), self.exams.perform)
+            make = partial(self._evaluator, resume_version)
+            network.add("evaluator", make, self.exams.perform, hand_of=hand_of)
         for name in topology.names("agent"):
             network.add(name, partial(self._agent, name))
         for name in topology.names("guests"):
@@ -185,7 +145,8 @@ class World:
         for name in topology.names("session"):
             network.add(name, partial(self._session, name), is_stubborn=True)
         for name in (*topology.names("engine"), *topology.names("evaluation_engine")):
-            network.add(name, partial(self._engine, name), is_stubborn=True)
+            does = partial(self._takes_weights, name)
+            network.add(name, partial(self._engine, name), does, is_stubborn=True)
         for rank, name in enumerate(topology.names("trainer")):
             network.add(name, partial(self._trainer, rank), is_stubborn=True)
 
@@ -208,7 +169,12 @@ class World:
 
     def _engine(self, name: str, incarnation: int) -> Engine:
         liar, stale = name == self.variant.liar, name == self.variant.stale
-        return Engine(name, self._random(name, incarnation), liar, stale)
+        return self.variant.engine(name, self._random(name, incarnation), liar, stale, incarnation)
+
+    def _takes_weights(self, name: str, work: Work) -> object:
+        engine = self.network.actors[name].core
+        assert isinstance(engine, Engine)
+        return engine.perform(work)
 
     def _random(self, name: str, incarnation: int) -> Random:
         return Random(f"{self.seed}/{name}/{incarnation}")
