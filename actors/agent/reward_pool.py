@@ -100,7 +100,9 @@ class RewardPool:
                 is no finite number; or no worker can be had.
         """
         frame = msgspec.msgpack.encode(given)
-        worker = await self._next()
+        while not (worker := await self._next()).is_alive:
+            # It died after its last call, which is no fault of this one.
+            self._replace(worker)
         try:
             scored = await worker.call(frame, self._deadline_s)
         finally:
@@ -253,6 +255,11 @@ class _Worker:
         self.has_spoken = False
         """It came as far as a first word."""
 
+    @property
+    def is_alive(self) -> bool:
+        """Its pipe is open, as far as anybody has read."""
+        return not self._reading.done()
+
     async def loaded(self, start_s: float) -> Loaded:
         """The worker's first word."""
         done, _ = await asyncio.wait({self._answer}, timeout=start_s)
@@ -279,7 +286,8 @@ class _Worker:
         answer = self._take()
         if not answer:
             return Scored(error=await self._end())
-        self.is_free = True
+        # The end of the pipe may have come in the same breath as the answer.
+        self.is_free = self.is_alive
         scored = msgspec.msgpack.decode(answer, type=Scored)
         return scored if scored.seconds <= deadline_s else late
 

@@ -114,11 +114,11 @@ class Turns:
         effects: list[Effect] = []
         for flight in list(session.flights.values()):
             if source in ("", flight.request.source):
-                effects += self._stop(session, flight, reason)
+                effects += self._stop(session, flight, TurnRefused("closed", reason))
         return effects
 
-    def _stop(self, session: Session, flight: Flight, reason: str) -> list[Effect]:
-        effects = self._fail(session, flight, TurnRefused("closed", reason))
+    def _stop(self, session: Session, flight: Flight, refused: TurnRefused) -> list[Effect]:
+        effects = self._fail(session, flight, refused)
         if flight.stage is Stage.GENERATE:
             effects.append(Tell(flight.engine, AbortRequests(request_ids=(flight.request_id,))))
         return effects
@@ -313,7 +313,7 @@ class Turns:
             token_ids = from_bulk(message.token_ids).tolist()
             deltas = stream_of(flight, self.desk.renderer).feed(message.start, token_ids)
         except TurnRefused as refused:
-            return self._fail(session, flight, refused)
+            return self._stop(session, flight, refused)
         return tell_part(flight, deltas)
 
     def client_gone(self, session: Session, request: Request, reason: str) -> list[Effect]:
@@ -321,7 +321,7 @@ class Turns:
         for flight in session.flights.values():
             if flight.request == request:
                 self.desk.counters.clients_gone += 1
-                return self._stop(session, flight, reason)
+                return self._stop(session, flight, TurnRefused("closed", reason))
         return []
 
     # ---- read and commit -----------------------------------------------------------------

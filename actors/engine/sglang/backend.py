@@ -45,6 +45,7 @@ from milepost.actors.engine.sglang.switching import Switching
 from milepost.actors.engine.sglang.wire import (
     AnswerError,
     Manner,
+    begins_with,
     generate_body,
     is_cut,
     refusal,
@@ -196,20 +197,26 @@ class SGLangBackend:
                 row = flight.row
                 wanted = routes_wanted(order, row, self._started.shape)
                 body = generate_body(order, row, left, flight.name, self._manner(), wanted)
-                answer = await self._answer(flight, body)
+                answer = await self._answer(flight, body, version)
                 if reason := refusal(answer):
                     return Rejected(order.key, reason)
-                part = sampled(answer, order.sampling, wanted)
-                if self._switching.keeps_caches and part.is_begun_after(version):
-                    # It was on its way while weights changed in place: its prompt met caches of the
-                    # version before, and no token of its own tells.
+                if self._is_overtaken(answer, version):
                     continue
+                part = sampled(answer, order.sampling, wanted)
                 ended = flight.take(part, version, has_spans=self._capabilities.spans)
                 self._count(part.cached_tokens, len(order.token_ids), len(part.token_ids))
                 self._drafts += part.drafts
         return flight.finished(keeps_caches=self._switching.keeps_caches)
 
-    async def _answer(self, flight: Flight, body: dict[str, Any]) -> dict[str, Any]:
+    def _is_overtaken(self, answer: dict[str, Any], version: int) -> bool:
+        """Weights changed in place while it was on its way, before its first token.
+
+        Its prompt met caches of the version before, and no token of its own tells: ask once more.
+        """
+        first = begins_with(answer)
+        return self._switching.keeps_caches and first is not None and first > version
+
+    async def _answer(self, flight: Flight, body: dict[str, Any], version: int) -> dict[str, Any]:
         """The server's answer, whole; on the way, what is sampled goes to who wants to see it."""
         if not flight.order.stream:
             answer: dict[str, Any] = await self._client.post("/generate", body, deadline_s=None)
@@ -218,7 +225,7 @@ class SGLangBackend:
         async for answer in self._client.stream("/generate", body):
             token_ids = token_ids_of(answer)[told:]
             told += len(token_ids)
-            if len(token_ids):
+            if len(token_ids) and not self._is_overtaken(answer, version):
                 self._give(Progress(flight.order.key, token_ids))
         if not answer:
             raise AnswerError("a streamed reply without a piece")

@@ -48,10 +48,6 @@ class Sampled:
     routes: NDArray[np.uint8 | np.int16] | None = None
     drafts: tuple[int, int, int] = (0, 0, 0)
 
-    def is_begun_after(self, version: int) -> bool:
-        """Its first token is of a later version."""
-        return bool(self.spans) and self.spans[0].version > version
-
 
 class AnswerError(RuntimeError):
     """An answer that is not what was asked for; the text names the difference."""
@@ -210,6 +206,12 @@ def _drafts(meta: dict[str, Any]) -> tuple[int, int, int]:
 def token_ids_of(answer: dict[str, Any]) -> NDArray[np.int32]:
     """int32 [N] sampled so far: every piece of a streamed answer holds all before it."""
     return np.array(answer["output_ids"], np.int32)
+
+
+def begins_with(answer: dict[str, Any]) -> int | None:
+    """Version of the first token sampled; None when there is none, or the server does not tell."""
+    spans = _spans(answer["meta_info"].get("weight_versions") or [])
+    return spans[0].version if spans else None
 
 
 def score_body(order: ScoreOrder, name: str, prefixes: str) -> dict[str, Any]:

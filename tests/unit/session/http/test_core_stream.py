@@ -4,7 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
-from unit.session.kit import CALL_TEXT, LOOKUP, QUESTION, STOP, Play, play, renderer, reply_to, spec
+from unit.session.kit import (
+    CALL_TEXT,
+    LOOKUP,
+    QUESTION,
+    STOP,
+    Play,
+    aborts,
+    play,
+    renderer,
+    reply_to,
+    spec,
+)
 
 from milepost.actors.arrays import to_bulk
 from milepost.actors.effects import Answered, Received, Request, Unanswered
@@ -101,6 +112,22 @@ def test_a_turn_that_moves_and_says_otherwise_is_refused_and_commits_nothing() -
     assert isinstance(answer, ChatRefused)
     assert answer.kind == "engine"
     assert door.game.core.statistics()["turns"] == 0
+
+
+def test_a_part_that_says_otherwise_ends_the_turn_and_its_sampling() -> None:
+    """The engine goes on with a reply that nobody will take, to its last token."""
+    door = Door(engines=("engine-0", "engine-1"))
+    request = door.ask()
+    door.part(0, 5)
+    key, ask, _ = door.game.open_ask()
+    del door.game.asks[key]
+    door.handle(Unanswered(key, ask.to, "dead"))
+    sampled = door.game.open_ask()[2].request_id
+    door.part(0, 5, text="cats and dogs and mice")
+    answer = door.game.replies[request]
+    assert isinstance(answer, ChatRefused)
+    assert answer.kind == "engine"
+    assert aborts(door.game) == [sampled]
 
 
 def test_a_part_of_a_turn_that_is_over_is_no_news() -> None:
