@@ -5,43 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+from milepost.actors.buffer.cuts import Cut
 from milepost.actors.buffer.groups import Assembly, StoredGroup, oldest_of
 from milepost.actors.buffer.marks import Handed
 from milepost.actors.buffer.metrics import batch_metrics, queue_metrics, version_metrics
 from milepost.actors.buffer.sampled import sampling_metrics
 from milepost.actors.buffer.settings import BufferSettings
-from milepost.actors.buffer.split import Piece, split_batch
+from milepost.actors.buffer.split import split_batch
 from milepost.actors.buffer.waste import Waste
 from milepost.actors.effects import Effect, Reply, Request
 from milepost.messages.buffer import Batch, BatchExhausted, BatchRequested
 from milepost.messages.supervisor import Refused
 
 CUTS_KEPT = 2
-
-
-@dataclass(slots=True)
-class Cut:
-    """One batch, as it was handed out."""
-
-    step: int
-    version: int
-    """Number of batches before it: what it is trained on top of."""
-    groups: dict[str, StoredGroup]
-    world_size: int
-    ranks: tuple[tuple[Piece, ...], ...]
-    metrics: dict[str, float]
-    published: int | None = None
-    """The version that ages were judged by."""
-    is_trained: bool = False
-    is_written: bool = True
-    """False until the journal knows of it; no rank is answered before."""
-    is_reopened: bool = False
-    """A group of it was refused, and no rank has it again since: its groups age as in the queue."""
-
-    @property
-    def group_ids(self) -> tuple[str, ...]:
-        """All groups of the batch that were not refused."""
-        return tuple(self.groups)
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,9 +249,13 @@ class Batches:
             )
         )
 
-    def written(self, step: int) -> None:
-        """The journal knows of the batch of `step`: ranks may have it."""
-        self._cuts[step].is_written = True
+    def written(self, name: str) -> None:
+        """The journal knows of a batch, named as by `Cut.write_key`: ranks may have it."""
+        step, _, number = name.partition("/")
+        cut = self._cuts.get(int(step))
+        # What was filled up once more meanwhile waits for the word that says so.
+        if cut is not None and int(number) == cut.num_writes:
+            cut.is_written = True
 
     def answer(self, now_s: float) -> list[Effect]:
         """Replies to every rank whose batch exists, or never will."""

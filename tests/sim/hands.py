@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from sim.links import Actor
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False)
 class Hand:
     """One thread of one actor."""
 

@@ -15,7 +15,7 @@ from milepost.actors.effects import Core, Event, Received, Unanswered, Work
 Pair: TypeAlias = tuple[str, str]
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False)
 class Actor:
     """One process."""
 
@@ -62,7 +62,7 @@ class Mail:
         return not isinstance(self.event, Unanswered)
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False)
 class Link:
     """From one actor to another."""
 

@@ -135,6 +135,8 @@ class Play:
                     self.failed = reason
                 case _:
                     assert isinstance(effect, Work)
+                    known = [each.key for each in self.works]
+                    assert effect.key not in known, f"{effect.key} is already being done"
                     self.works.append(effect)
         if self.writes:
             self.write()

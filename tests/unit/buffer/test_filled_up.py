@@ -1,0 +1,41 @@
+"""A batch that the door refused a part of, filled up again, on its way into the journal."""
+
+from __future__ import annotations
+
+from unit.buffer.kit import Play, settings
+
+from milepost.actors.buffer.marks import Handed
+from milepost.actors.buffer.work import WriteMarks
+from milepost.messages.buffer import Batch, GroupsRefused
+from milepost.messages.trainer import VersionPublished
+
+
+def test_a_batch_that_is_filled_up_twice_in_a_row_is_written_twice_and_goes_out_after_both() -> (
+    None
+):
+    """What it was filled up with becomes too old while the journal still writes that down. The same
+    work ordered twice at a time would end the buffer; the word of the first is not of the second.
+    """
+    play = Play(settings(journal=True, late="drop", staleness_max=1, groups_max=6))
+    play.hear(VersionPublished(version=0))
+    for name, version in (("a", 0), ("b", 1), ("c", 0), ("d", 1)):
+        play.put(name, version)
+    assert play.batch(play.request(0)).group_ids == ("a", "b")
+    play.writes = False
+    play.hear(GroupsRefused(step=0, group_ids=("a",), reasons=("C1",)), "trainer-0")
+    play.hear(VersionPublished(version=2))
+    number = play.request(0)
+    writes = [work for work in play.works if isinstance(work, WriteMarks)]
+    handed = [each for each in writes if any(isinstance(mark, Handed) for mark in each.marks)]
+    assert [mark.groups for each in handed for mark in each.marks if isinstance(mark, Handed)] == [
+        ("b", "c"),
+        ("b", "d"),
+    ]
+    while handed[0] in play.works:
+        play.finish(play.works[0])
+    assert number not in play.replies, "BU-3: told before it was written"
+    play.writes = True
+    play.write()
+    answer = play.batch(number)
+    assert isinstance(answer, Batch)
+    assert answer.group_ids == ("b", "d")
