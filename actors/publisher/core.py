@@ -312,12 +312,12 @@ class Publisher:
                 return [Fail(f"the confirmed version cannot be kept on the disk: {error}")]
             return []
         for weights in self.epochs.on_the_way():
-            if weights.write_key() != key:
+            if weights.writing != key:
                 continue
             if isinstance(result, VersionWritten):
                 weights.was_written(result)
                 return []
-            weights.is_writing = False
+            weights.writing = ""
             return self._given_up(weights, f"it cannot be written: {error}", now_s)
         return []  # of a version that a newer one has replaced
 

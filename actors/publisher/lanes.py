@@ -24,8 +24,8 @@ class Weights:
     num_failures: int = 0
     written: VersionWritten | None = None
     """It is complete on the disk; the buckets are gone then (transport disk-delta)."""
-    is_writing: bool = False
-    num_writes: int = 0
+    writing: str = ""
+    """Key of the work that writes it now; empty: none does."""
     meeting: str = ""
     """Key of the newest question to have it broadcast."""
     wants_bytes: bool = False
@@ -46,13 +46,9 @@ class Weights:
         """Of all tensors that were announced."""
         return sum(prod(spec.shape) * ITEM_BYTES[spec.dtype] for spec in self.ready.tensors)
 
-    def write_key(self) -> str:
-        """Key of the work that writes it now."""
-        return f"write/{self.version}/{self.num_writes}"
-
     def was_written(self, written: VersionWritten) -> None:
         """It is complete on the disk: its bytes are needed here no longer."""
-        self.written, self.is_writing = written, False
+        self.written, self.writing = written, ""
         self.buckets.clear()
 
 

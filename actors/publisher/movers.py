@@ -128,6 +128,7 @@ class DiskDelta:
 
     settings: PublisherSettings
     keeps_buckets: bool = False
+    num_writes: int = 0
 
     def num_moves(self, weights: Weights) -> int:
         """One: the version as a whole."""
@@ -136,12 +137,13 @@ class DiskDelta:
 
     def prepare(self, weights: Weights) -> list[Effect]:
         """Write the version, once every bucket has come."""
-        if weights.written is not None or weights.is_writing or not weights.is_complete:
+        if weights.written is not None or weights.writing or not weights.is_complete:
             return []
-        weights.is_writing = True
-        weights.num_writes += 1
+        # A version that was given up and comes again may still be written for the last time.
+        self.num_writes += 1
+        weights.writing = f"write/{weights.version}/{self.num_writes}"
         buckets = tuple(weights.buckets[index] for index in sorted(weights.buckets))
-        return [WriteVersion(weights.write_key(), weights.ready, buckets)]
+        return [WriteVersion(weights.writing, weights.ready, buckets)]
 
     def move(self, lane: Lane, together: Sequence[Lane]) -> list[Effect]:
         """The whole version, once it is on the disk."""
