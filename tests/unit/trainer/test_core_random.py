@@ -74,6 +74,8 @@ class World:
     told: list[Message] = field(default_factory=list)
     losses: dict[str, int] = field(default_factory=lambda: {"publisher": 2, "other": 6})
     """Words that may still be lost; three failed publications in a row would end the run."""
+    restarts: int = 0
+    """Times that the publisher may still die."""
 
     def start(self) -> None:
         for name, core in self.cores.items():
@@ -97,6 +99,8 @@ class World:
                 case CheckBatch():
                     self.doors[name].append(effect)
                 case Work():
+                    known = [each.key for each in self.torch[name]]
+                    assert effect.key not in known, f"{name}: {effect.key} is already being done"
                     self.torch[name].append(effect)
                 case Fail():
                     raise AssertionError(f"{name}: {effect.reason}")
@@ -115,6 +119,8 @@ class World:
             found.append(self.collective)
         if self.arriving is not None:
             found.append(self.publish)
+        if self.restarts and found:
+            found.append(self.restart_publisher)
         return found
 
     def run(self) -> None:
@@ -209,6 +215,14 @@ class World:
             case _:
                 raise AssertionError(work)
 
+    def restart_publisher(self) -> None:
+        """It forgets what it was told; what is on its way it still gets."""
+        self.restarts -= 1
+        self.arriving = None
+        restarted = PeerRestarted(actor="publisher", incarnation=1)
+        for name in RANKS:
+            self.feed(name, Received("supervisor", restarted))
+
     def publish(self) -> None:
         assert self.arriving is not None
         ready, self.arriving = self.arriving, None
@@ -224,7 +238,7 @@ class World:
 
 
 @pytest.mark.parametrize("seed", range(60))
-@pytest.mark.parametrize("mode", ["eager", "late", "sync"])
+@pytest.mark.parametrize("mode", ["eager", "late", "sync", "mourning"])
 def test_every_order_of_events_trains_every_step_once_and_ends(seed: int, mode: str) -> None:
     plan = replace(
         PLAN,
@@ -242,6 +256,7 @@ def test_every_order_of_events_trains_every_step_once_and_ends(seed: int, mode: 
     )
     follower = Follower.of(plan, 1, MODEL)
     world = World(Random(seed), {RANKS[0]: leader, RANKS[1]: follower})
+    world.restarts = 2 if mode == "mourning" else 0
     world.run()
     assert [key for key in world.done if key.startswith("train")] == [
         f"train/{step}" for step in range(STEPS)
