@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import sys
 import threading
@@ -71,7 +72,7 @@ class Encoder:
             checksum=checksum,
         )
         self._workers: list[_Worker] = []
-        """Started by the first version."""
+        """Started by the first version, and by the first one after a failure."""
         self._threads = ThreadPoolExecutor(len(self._shares), thread_name_prefix="encode")
 
     def encode(self, folder: Path, *, old: int, new: int, deadline_s: float) -> Encoded:
@@ -96,14 +97,20 @@ class Encoder:
             running.append((path, self._threads.submit(worker.do, share, deadline_s)))
         done = [(Path(path), future.result()) for path, future in running]
         if errors := [each.error for _, each in done if each.error]:
+            # Who died would fail every version after this one, too.
+            self._end_workers()
             raise EncodeFailed("; ".join(errors))
         return name_shards([(path, each) for path, each in done if each.file_bytes])
 
     def close(self) -> None:
         """Kill every worker."""
+        self._end_workers()
+        self._threads.shutdown()
+
+    def _end_workers(self) -> None:
         for worker in self._workers:
             worker.close()
-        self._threads.shutdown()
+        self._workers = []
 
 
 class _Worker:
@@ -144,7 +151,9 @@ class _Worker:
         self._process.wait()
         for pipe in (self._process.stdin, self._process.stdout):
             assert pipe is not None
-            pipe.close()
+            # What it was told and never read is lost with it.
+            with contextlib.suppress(BrokenPipeError):
+                pipe.close()
 
     def _expire(self) -> None:
         self._is_late = True

@@ -123,6 +123,20 @@ def test_replicas_with_different_bytes_are_refused(scene: Scene) -> None:
     assert scene.versions.complete() == [0]
 
 
+def test_an_encoder_that_died_costs_one_version_and_no_later_one(scene: Scene) -> None:
+    """One stall of a disk beyond the deadline would otherwise end the run, three versions later."""
+    scene.publish(0)
+    assert scene.writer is not None
+    (worker,) = scene.writer._encoder._workers
+    worker._process.kill()
+    worker._process.wait()
+    changed = moved(scene.tensors, 1)
+    with pytest.raises(EncodeFailed, match="ended with code -9"):
+        scene.write(1, changed)
+    scene.publish(1, changed)
+    scene.pull(1)
+
+
 def test_what_came_must_be_what_was_announced(scene: Scene) -> None:
     writer = scene.open(0)
     came = [(name, bulk(values)) for name, values in scene.tensors.items()]
