@@ -30,7 +30,7 @@ from milepost.actors.engine.sglang.client import Client, ServerError, ServerGone
 from milepost.actors.engine.sglang.room import Room
 from milepost.actors.engine.sglang.staging import Staging
 from milepost.actors.engine.sglang.started import Started, make_update
-from milepost.actors.engine.sglang.updates import Push, Session, UpdateError
+from milepost.actors.engine.sglang.updates import Push, Session
 from milepost.messages.engine import PauseMode
 
 AGAIN_S: Final = 0.2
@@ -162,8 +162,11 @@ class Switching:
             self.keeps_caches = self.keeps_caches or (lives and not flush)
             if lives:
                 await self._post("/continue_generation", {})
-        except UpdateError as error:
-            # The gate stays closed: half of a version may serve behind it, and the actor ends.
+        except (ServerError, ServerGoneError):
+            raise
+        except (RuntimeError, OSError) as error:
+            # The server refused them, or torch or a disk failed on the way. The gate stays closed:
+            # half of a version may serve behind it, and the actor ends.
             raise ServerError("update", 400, str(error)) from error
         self._is_switching = False
         self._open.set()

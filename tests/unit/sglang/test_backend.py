@@ -16,7 +16,9 @@ from milepost.actors.engine.embedded.shape import UnsupportedModelError
 from milepost.actors.engine.interface import Finished, Rejected
 from milepost.actors.engine.sglang.backend import SGLangBackend
 from milepost.actors.engine.sglang.capabilities import UnsupportedServerError
+from milepost.actors.engine.sglang.client import ServerError
 from milepost.actors.engine.sglang.health import load_of
+from milepost.actors.engine.sglang.updates import Push
 from milepost.configs.actors import EngineConfig
 from milepost.configs.sglang import SGLangConfig
 from milepost.messages.engine import PauseMode
@@ -181,6 +183,32 @@ async def test_a_server_that_fails_in_the_middle_of_an_update_ends_the_actor(sce
     served = await scene.serve()
     scene.server.broken.add("/update_weights_from_tensor")
     with pytest.raises(Exception, match="update_weights_from_tensor is broken"):
+        await served.publish()
+    assert "version 1 did not reach the server whole" in await failure(served)
+
+
+class BrokenBroadcast:
+    """A way for weights whose collectives fail, as torch words it."""
+
+    async def prepare(self, tensors: list[Any]) -> None:
+        del tensors
+
+    async def push(self, push: Push) -> None:
+        raise RuntimeError(f"a peer left while version {push.version} was broadcast")
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+async def test_weights_that_fail_on_their_way_end_the_actor_and_leave_nobody_at_the_gate(
+    scene: Scene,
+) -> None:
+    """The gate is closed and the server pauses: requests would wait for ever, and health is not
+    judged meanwhile."""
+    served = await scene.serve()
+    assert isinstance(served.backend, SGLangBackend)
+    served.backend._switching._update = BrokenBroadcast()
+    with pytest.raises(ServerError, match="a peer left while version 1 was broadcast"):
         await served.publish()
     assert "version 1 did not reach the server whole" in await failure(served)
 
