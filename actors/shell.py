@@ -23,7 +23,6 @@ from milepost.actors.effects import (
     Fail,
     Received,
     Reply,
-    Request,
     Taken,
     Tell,
     Unanswered,
@@ -34,6 +33,7 @@ from milepost.actors.effects import (
 )
 from milepost.actors.gpu import GpuFigures
 from milepost.actors.hold import Hold, Told
+from milepost.actors.questions import Questions
 from milepost.actors.recorder.calls import NOTHING_SENT, CarriedOut, Order
 from milepost.actors.recorder.desk import RecorderDesk
 from milepost.actors.stacks import all_stacks
@@ -95,7 +95,7 @@ class Shell:
         self._timeouts = context.topology.system.timeouts
         self._loop = asyncio.get_running_loop()
         self._ended: asyncio.Future[None] = self._loop.create_future()
-        self._requests: dict[Request, Incoming] = {}
+        self._questions = Questions(self._bus.is_waited_for)
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._works: dict[str, asyncio.Task[None]] = {}
         self._waiting: list[Incoming] = []
@@ -199,10 +199,7 @@ class Shell:
             self._deliver(incoming)
 
     def _deliver(self, incoming: Incoming) -> None:
-        request = None
-        if incoming.wants_reply:
-            request = Request(incoming.source, incoming.message_id)
-            self._requests[request] = incoming
+        request = self._questions.add(incoming) if incoming.wants_reply else None
         event = Received(incoming.source, incoming.message, request)
         self._handle(Told(event, incoming.message_id, incoming.cause, incoming.digest))
 
@@ -256,7 +253,7 @@ class Shell:
             case Ask():
                 self._ask(effect)
             case Reply():
-                incoming = self._requests.pop(effect.request, None)
+                incoming = self._questions.take(effect.request)
                 if incoming is None:
                     return effect, *NOTHING_SENT
                 self._bus.reply(incoming, effect.message)
@@ -365,6 +362,7 @@ class Shell:
             await asyncio.sleep(HEARTBEAT_S)
 
     def _send_beat(self) -> None:
+        self._questions.forget()
         sent = self._bus.tell(
             "supervisor", self._heartbeat(), deadline_s=self._timeouts.heartbeat_s
         )
@@ -386,7 +384,7 @@ class Shell:
                 **self._vitals.read(),
                 **(self._gpus.newest() if self._gpus else {}),
                 "bus": to_builtins(self._bus.statistics()),
-                "open_requests": len(self._requests),
+                "open_requests": len(self._questions),
                 "works": sorted(self._works),
                 **self._recorder.statistics(),
                 **self._core.statistics(),

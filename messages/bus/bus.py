@@ -289,6 +289,10 @@ class Bus:
         if not self._closed:
             self._answering.reply(entry, message)
 
+    def is_waited_for(self, incoming: Incoming) -> bool:
+        """Whether an answer to this would be heard."""
+        return incoming.entry is not None and self._mailbox.can_answer(incoming.entry)
+
     # ---- events --------------------------------------------------------------------------
 
     def _on_mailbox(self, route: bytes, frames: Frames) -> None:
