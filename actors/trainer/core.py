@@ -356,7 +356,7 @@ class Trainer:
         if actor != self.plan.buffer:
             return []
         # It may have died between taking our last word and writing it down; twice does no harm.
-        effects = self.intake.ask_again()
+        effects = self.feed.ask_again()
         if self._last_trained is not None:
             effects += self.words.tell(self.plan.buffer, self._last_trained)[0]
         return effects

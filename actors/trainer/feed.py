@@ -51,6 +51,11 @@ class Feed:
         effects = self.ranks.order(RankOrder.ASK, step)
         return effects + self.intake.ask(step, attempt, now_s, self._refused)
 
+    def ask_again(self) -> list[Effect]:
+        """The buffer restarted; what it died with and hands out again is refused again."""
+        self._refused = frozenset()
+        return self.intake.ask_again()
+
     def handle(self, event: Event, now_s: float) -> list[Effect]:
         """Events of the own intake."""
         effects, part = self.intake.handle(event, now_s)

@@ -76,6 +76,8 @@ class World:
     """Words that may still be lost; three failed publications in a row would end the run."""
     restarts: int = 0
     """Times that the publisher may still die."""
+    forgets: int = 3
+    """Times that the buffer may still die with a refusal."""
 
     def start(self) -> None:
         for name, core in self.cores.items():
@@ -157,6 +159,10 @@ class World:
             case GroupsRefused():
                 self.refused[message.step] += 1
                 if self.random.random() < 0.3:
+                    # Now and then it dies before it has written down what it took.
+                    forgets = self.forgets and self.random.random() < 0.5
+                    self.forgets -= forgets
+                    self.refused[message.step] -= forgets
                     restarted = PeerRestarted(actor="buffer", incarnation=1)
                     for name in RANKS:
                         self.feed(name, Received("supervisor", restarted))
