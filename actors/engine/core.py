@@ -272,6 +272,9 @@ class Engine:
             why = f"{self._name} serves no version yet" if version is None else ""
             why = why or f"{self._name} has no tensor {unknown[0]}"
             return [self._refuse(request, "", why, retry=False)]
+        if self._epochs.is_switching:
+            # Nobody here can tell whether the old or the new weights would be read.
+            return [self._refuse(request, "", f"{self._name} changes its version", retry=True)]
         self._num_digests += 1
         key = f"digests/{self._num_digests}"
         self._digests[key] = (request, version)

@@ -10,7 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 from milepost.actors.arrays import from_bulk, to_bulk
-from milepost.actors.effects import Effect, Fail, Received, Reply, Request, Tell, WorkDone
+from milepost.actors.effects import Effect, Fail, Received, Reply, Request, Tell, Work, WorkDone
 from milepost.actors.engine.core import Engine
 from milepost.actors.engine.interface import (
     OUTCOMES,
@@ -21,6 +21,7 @@ from milepost.actors.engine.interface import (
     ForgetOrder,
     GenerateOrder,
     Outcome,
+    ReadDigests,
     Rejected,
     ScoreFinished,
     ScoreOrder,
@@ -29,6 +30,7 @@ from milepost.actors.engine.interface import (
 from milepost.messages.engine import (
     AbortRequests,
     ActivateEpoch,
+    DigestTensors,
     EpochConfirmed,
     ForgetSessions,
     Generate,
@@ -38,6 +40,7 @@ from milepost.messages.engine import (
     PrepareEpoch,
     Score,
     Scored,
+    TensorDigests,
     TensorSpec,
     WeightBucket,
 )
@@ -81,18 +84,23 @@ class Desk:
     def end(self, *outcomes: Outcome) -> list[Effect]:
         return self.feed(WorkDone(OUTCOMES, outcomes))
 
+    def bring(self, version: int) -> None:
+        """A version comes, and could be served."""
+        tensors = (to_bulk(np.zeros(2, "f4")),)
+        self.asked_to(PrepareEpoch(version=version, tensors=(SPEC,), num_buckets=1))
+        self.asked_to(WeightBucket(version=version, index=0, names=("w",), tensors=tensors))
+
     def publish(self, version: int) -> None:
-        messages = (
-            PrepareEpoch(version=version, tensors=(SPEC,), num_buckets=1),
-            WeightBucket(
-                version=version, index=0, names=("w",), tensors=(to_bulk(np.zeros(2, "f4")),)
-            ),
-            ActivateEpoch(version=version, mode=PauseMode.RETRACT, digest=f"digest of {version}"),
-        )
-        for message in messages:
-            (work,) = self.ask(message, "publisher")
-            result = Switched(0.1, 0) if isinstance(message, ActivateEpoch) else None
-            self.feed(WorkDone(getattr(work, "key"), result))  # noqa: B009 - any work has one
+        self.bring(version)
+        digest = f"digest of {version}"
+        activate = ActivateEpoch(version=version, mode=PauseMode.RETRACT, digest=digest)
+        self.asked_to(activate, Switched(0.1, 0))
+
+    def asked_to(self, message: Message, result: object = None) -> None:
+        """One order of the publisher's, carried out."""
+        (work,) = self.ask(message, "publisher")
+        assert isinstance(work, Work)
+        self.feed(WorkDone(work.key, result))
 
 
 def generate(request_id: str, row: Any = (1, 2, 3), **changes: Any) -> Generate:
@@ -320,6 +328,20 @@ def test_the_publisher_is_told_what_the_switch_cost() -> None:
     assert replies[-1] == EpochConfirmed(
         version=1, digest="digest of 1", pause_s=0.1, num_in_flight=0
     )
+
+
+def test_tensors_are_read_back_of_one_version_and_not_in_a_switch() -> None:
+    """The thread that switches does not wait for the one that reads, nor tells which was first."""
+    desk = Desk()
+    desk.publish(0)
+    (read,) = desk.ask(DigestTensors(names=("w",)), "publisher")
+    assert isinstance(read, ReadDigests)
+    (answer,) = desk.feed(WorkDone(read.key, ("x",)))
+    assert isinstance(answer, Reply)
+    assert answer.message == TensorDigests(version=0, digests=("x",))
+    desk.bring(1)
+    desk.ask(ActivateEpoch(version=1, mode=PauseMode.RETRACT, digest="d1"), "publisher")
+    assert refusal(desk.ask(DigestTensors(names=("w",)), "publisher")).retry
 
 
 def test_an_adapter_is_ordered_by_name_and_an_unknown_one_refused() -> None:
