@@ -1,0 +1,170 @@
+"""From a trained step to engines that serve it, between real cores: trainer, publisher, engines.
+
+Publisher and engines die at any moment and start again; works of the trainer (two threads), of
+engines, and their news come in any order. Batches come from a store that always has one.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from random import Random
+
+import pytest
+from sim.choosers import Seeded
+from sim.engines import Engine
+from sim.hands import Hands
+from sim.network import Network
+from sim.overseer import Supervisor
+from sim.rows import PROBE_ROW, SHAPES, digest_of, probe_of, trajectory, weights_of
+from sim.standins import Scripted
+from sim.topologies import topology
+
+from milepost.actors.effects import Effect, Event, Received, Reply, Work
+from milepost.actors.publisher.core import Publisher
+from milepost.actors.publisher.settings import PublisherSettings
+from milepost.actors.trainer.core import Trainer
+from milepost.actors.trainer.plan import TrainerPlan
+from milepost.actors.trainer.trained import TrainedGroups
+from milepost.actors.trainer.works import (
+    BatchVerdict,
+    CheckBatch,
+    Exported,
+    ExportVersion,
+    ModelFacts,
+    SaveCheckpoint,
+    Saved,
+    StepOutcome,
+    TrainBatch,
+)
+from milepost.messages.buffer import Batch, BatchRequested
+from milepost.messages.publisher import BucketReady, VersionReady
+from milepost.messages.supervisor import PeerRestarted
+
+STEPS = 4
+MODEL = ModelFacts(vocabulary=1, tokenizer_hash="", template_hash="")
+
+
+class Store(Scripted):
+    """Has a batch of one group for every question, and takes whatever it is told."""
+
+    def handle(self, event: Event, now_s: float) -> list[Effect]:
+        del now_s
+        match event:
+            case Received(_, BatchRequested(step=step), request) if request:
+                return [Reply(request, batch(step))]
+            case _:
+                return []
+
+
+def batch(step: int) -> Batch:
+    row = trajectory(f"g{step}.0", spans=(), reward=1.0)
+    return Batch(
+        step=step,
+        trajectories=(row,),
+        group_ids=(row.group_id,),
+        num_trajectories=1,
+        num_loss_tokens=0,
+        minibatch_of=(0,),
+        minibatch_loss_tokens=(0,),
+        minibatch_trajectories=(1,),
+        metrics={},
+        wait_s=0.0,
+    )
+
+
+def workshop(work: Work) -> object:
+    """The trainer's hands."""
+    match work:
+        case CheckBatch(_, batch):
+            return BatchVerdict((), dict.fromkeys(batch.group_ids, 0))
+        case TrainBatch():
+            return StepOutcome(metrics={}, num_tokens=1, train_s=0.1, spread=True)
+        case ExportVersion(_, version, final):
+            return exported(version, final=final)
+        case SaveCheckpoint(_, step):
+            return Saved(step, "folder", 0.0)
+        case _:
+            raise TypeError(work)
+
+
+def exported(version: int, *, final: bool) -> Exported:
+    ready = VersionReady(
+        version=version,
+        tensors=SHAPES,
+        num_buckets=len(SHAPES),
+        digest=digest_of(version),
+        final=final,
+        probe_rows=(PROBE_ROW,),
+        probe_logprobs=(probe_of(version),),
+    )
+    tensors = (weights_of(version),)
+    buckets = [
+        BucketReady(version=version, index=index, names=(spec.name,), tensors=tensors)
+        for index, spec in enumerate(SHAPES)
+    ]
+    return Exported(ready, tuple(buckets), 0.0)
+
+
+def thread_of(work: Work) -> str:
+    return "door" if isinstance(work, CheckBatch) else "torch"
+
+
+def run_publications(seed: int) -> Network:
+    """A run to its end; raises what went wrong."""
+    random = Random(f"publications/{seed}")
+    shape = topology(steps=STEPS, engines=random.choice((1, 2)), sync=random.random() < 0.5)
+    network = Network(Seeded(seed), hands=Hands(at_once=False))
+    supervisor, settings = Supervisor(), PublisherSettings.of(shape)
+    network.add("supervisor", lambda _: supervisor, is_stubborn=True)
+    for name in ("buffer", "rollout", *shape.names("session")):
+        network.add(name, lambda _: Store(), is_stubborn=True)
+    plan = TrainerPlan.of(shape)
+    trainer = Trainer.of(plan, model=MODEL, version=0, trained=TrainedGroups())
+    network.add("trainer-0", lambda _: trainer, workshop, hand_of=thread_of)
+    network.add("publisher", lambda _: Publisher.of(settings))
+    for name in shape.names("engine"):
+        network.add(name, partial(_engine, name, seed), partial(_takes, network, name))
+    for name in network.actors:
+        network.start(name)
+    mortals, deaths_left = ["publisher", *shape.names("engine")], random.choice((1, 2, 3))
+    for _ in range(20_000):
+        if "trainer-0" in supervisor.finished:
+            return network
+        if deaths_left and random.random() < 0.02:
+            deaths_left -= 1
+            _kill(network, random.choice(mortals), random)
+        if not network.step():
+            break
+    raise AssertionError(f"seed {seed} does not end: {trainer.working_on()}")
+
+
+def _engine(name: str, seed: int, incarnation: int) -> Engine:
+    return Engine(name, Random(f"{seed}/{name}/{incarnation}"), incarnation=incarnation)
+
+
+def _takes(network: Network, name: str, work: Work) -> object:
+    engine = network.actors[name].core
+    assert isinstance(engine, Engine)
+    return engine.perform(work)
+
+
+def _kill(network: Network, name: str, random: Random) -> None:
+    if network.actors[name].core is None:
+        return
+    network.kill(name, keep_sent=random.randrange)
+    news = PeerRestarted(actor=name, incarnation=network.actors[name].incarnation)
+    for other in network.actors:
+        if other not in (name, "supervisor"):
+            network.tell("supervisor", other, news)
+    network.call_at(network.now_s + random.choice((0.0, 1.0)), partial(network.start, name))
+
+
+@pytest.mark.parametrize("chunk", range(4))
+def test_every_run_ends_with_its_last_version_published(chunk: int) -> None:
+    """No work is ordered that is already being done, and nobody waits for what died."""
+    for seed in range(chunk * 40, chunk * 40 + 40):
+        network = run_publications(seed)
+        trainer = network.actors["trainer-0"].core
+        assert isinstance(trainer, Trainer)
+        assert trainer.version == STEPS
+        assert trainer.publishing.published == STEPS
