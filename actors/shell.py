@@ -33,6 +33,7 @@ from milepost.actors.effects import (
 )
 from milepost.actors.gpu import GpuFigures
 from milepost.actors.hold import Hold, Told
+from milepost.actors.lives import Lives
 from milepost.actors.questions import Questions
 from milepost.actors.recorder.calls import NOTHING_SENT, CarriedOut, Order
 from milepost.actors.recorder.desk import RecorderDesk
@@ -46,7 +47,6 @@ from milepost.messages.supervisor import (
     EventReported,
     FreezeRequested,
     Heartbeat,
-    PeerRestarted,
     PinRequested,
     Ready,
     RecorderRead,
@@ -96,6 +96,7 @@ class Shell:
         self._loop = asyncio.get_running_loop()
         self._ended: asyncio.Future[None] = self._loop.create_future()
         self._questions = Questions(self._bus.is_waited_for)
+        self._lives = Lives()
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._works: dict[str, asyncio.Task[None]] = {}
         self._waiting: list[Incoming] = []
@@ -158,12 +159,6 @@ class Shell:
             match incoming.message:
                 case Begin():
                     self._begin()
-                case PeerRestarted(actor=actor, incarnation=incarnation):
-                    # Questions that the dead incarnation took fail now, not at their deadline; one
-                    # turn of the loop brings that to the core ahead of the news itself.
-                    self._bus.peer_is_now(actor, incarnation)
-                    await asyncio.sleep(0)
-                    self._meet(incoming)
                 case StacksRequested():
                     self._bus.reply(incoming, Stacks(text=all_stacks()))
                 case TapRead():
@@ -180,7 +175,8 @@ class Shell:
                     self._hold.thaw("the run drains")
                     self._meet(incoming)
                 case _:
-                    self._meet(incoming)
+                    for each in await self._lives.in_order(incoming, self._bus.peer_is_now):
+                        self._meet(each)
 
     def _meet(self, incoming: Incoming) -> None:
         if self._begun:

@@ -11,6 +11,7 @@ from typing import TypeAlias
 from sim.hands import Hand
 
 from milepost.actors.effects import Core, Event, Received, Unanswered, Work
+from milepost.actors.lives import Lives
 
 Pair: TypeAlias = tuple[str, str]
 
@@ -40,6 +41,7 @@ class Actor:
     """Key -> number of the wake that counts."""
     links: dict[str, Link] = field(default_factory=dict)
     """By whom it writes to."""
+    lives: Lives = field(default_factory=Lives)
 
 
 @dataclass(slots=True, eq=False)

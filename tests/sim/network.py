@@ -37,8 +37,10 @@ from milepost.actors.effects import (
     Woken,
     Work,
 )
+from milepost.actors.lives import Lives
 from milepost.messages.bus.outbound import REFUSED_S
 from milepost.messages.shared import Message
+from milepost.messages.supervisor import PeerRestarted
 
 STEP_S = 0.001
 TELL_S = 60.0
@@ -127,6 +129,7 @@ class Network:
         self.hands.die(actor)
         actor.asks.clear()
         actor.timers.clear()
+        actor.lives = Lives()
         actor.incarnation += 1
         for link in self.links:
             if link.source is actor:
@@ -231,8 +234,10 @@ class Network:
         mail, source, actor = self.links.take(link), link.source, link.to
         event = mail.event
         self.num_delivered += 1
+        news = None
         if type(event) is Received:
             self._untaken.discard(mail.number)
+            news = actor.lives.news(source.name, mail.incarnation, event.message)
             if mail.confirm and mail.incarnation == source.incarnation:
                 self._post(actor, source, Taken(mail.key))
             if mail.is_ask and mail.number in source.asks:
@@ -240,6 +245,12 @@ class Network:
                 source.asks[mail.number] = (key, actor.name, True)
         elif mail.answers and actor.asks.pop(mail.answers, None) is None:
             return
+        if type(event) is Received:
+            # As the shell of an actor does.
+            if news is None and isinstance(event.message, PeerRestarted):
+                return
+            if news is not None and news is not event.message:
+                self._feed(actor, Received("supervisor", news))
         self._feed(actor, event)
 
     # ---- timers --------------------------------------------------------------------------

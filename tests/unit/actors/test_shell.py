@@ -69,6 +69,25 @@ class Asker:
         return "asks"
 
 
+class Listener(Asker):
+    """Asks nobody, and is done after so many events."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__()
+        self._count = count
+
+    def start(self, now_s: float) -> list[Effect]:
+        del now_s
+        return []
+
+    def handle(self, event: Event, now_s: float) -> list[Effect]:
+        del now_s
+        self.told.append(event)
+        if len(self.told) == self._count:
+            self.is_done.set()
+        return []
+
+
 async def test_questions_to_a_dead_peer_fail_before_the_news_of_its_restart() -> None:
     """A core that marks a silent peer as failed, and a restarted one as well, ends with the truth.
 
@@ -103,6 +122,45 @@ async def test_questions_to_a_dead_peer_fail_before_the_news_of_its_restart() ->
     assert isinstance(first, Unanswered)
     assert "was taken by incarnation 0 of peer, which is gone" in first.reason
     assert second == Received("supervisor", news)
+
+
+async def test_a_death_is_heard_of_before_the_first_word_of_the_next_life() -> None:
+    """News of the supervisor's and words of a peer come over two links: a publisher that heard of a
+    death second waited two minutes for an engine that had said that it is there."""
+    network = MemoryNetwork(NAMES)
+    buses = {
+        name: await Bus.over(
+            network.transport(name), name=name, incarnation=0, run_id="run", limits=LIMITS
+        )
+        for name in NAMES
+    }
+    context = ActorContext(_spec(), buses["asker"])
+    core = Listener(4)
+    serving = asyncio.create_task(context.serve(core))
+    await buses["supervisor"].receive()
+    await buses["supervisor"].tell("asker", Begin(), deadline_s=5)
+    words = [EpochAnswer(version=number, ok=True) for number in range(3)]
+    await buses["peer"].tell("asker", words[0], deadline_s=5)
+    await buses["peer"].close(deadline_s=0.05)
+    buses["peer"] = await Bus.over(
+        network.transport("peer"), name="peer", incarnation=1, run_id="run", limits=LIMITS
+    )
+    await buses["peer"].tell("asker", words[1], deadline_s=5)
+    news = PeerRestarted(actor="peer", incarnation=1)
+    await buses["supervisor"].tell("asker", news, deadline_s=5)
+    await buses["peer"].tell("asker", words[2], deadline_s=5)
+    async with asyncio.timeout(5):
+        await core.is_done.wait()
+    context.stopping.set()
+    await serving
+    for bus in buses.values():
+        await bus.close(deadline_s=0.05)
+    assert core.told == [
+        Received("peer", words[0]),
+        Received("supervisor", news),
+        Received("peer", words[1]),
+        Received("peer", words[2]),
+    ]
 
 
 class Worker(Asker):
