@@ -6,11 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from inspect import signature
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.autograd import Function
+from torch.autograd.function import once_differentiable
 from torch.nn.functional import scaled_dot_product_attention
 
 NAME = "milepost_packed"
@@ -22,13 +24,16 @@ PADDING_MAX = 0.25
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Rows of similar length that go through one padded attention call."""
+    """Neighbouring rows of similar length that go through one padded attention call."""
 
-    start: int
-    """First token of the block among the padded tokens."""
     rows: int
     length: int
     """Of the longest row; all others are padded at their end."""
+    num_tokens: int
+    gather: Tensor | None
+    """int64 [rows * length], for each padded token one of the block's own; None: no padding."""
+    scatter: Tensor | None
+    """int64 [num_tokens], for each of the block's own tokens its padded place."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,10 +44,6 @@ class Layout:
     """int32 [rows + 1], on the device"""
     length_max: int
     blocks: tuple[Block, ...]
-    gather: Tensor | None
-    """int64 [P], for each padded token the packed one; None when nothing needs padding."""
-    scatter: Tensor | None
-    """int64 [T], for each packed token its padded place."""
 
 
 def make_layout(lengths: Sequence[int], device: torch.device) -> Layout:
@@ -55,33 +56,30 @@ def make_layout(lengths: Sequence[int], device: torch.device) -> Layout:
         lengths: of the rows, in order; descending order pads least.
         device: where the model computes.
     """
-    starts = np.concatenate(([0], np.cumsum(lengths)))
-    blocks = _cut_blocks(lengths)
-    gather: list[Any] = []
-    scatter: list[Any] = []
-    row = 0
-    for block in blocks:
-        columns = np.arange(block.length)
-        for number in range(block.rows):
-            length = lengths[row]
-            # Padding repeats the row's last token: a real place, whose gradient stays zero.
-            gather.append(starts[row] + np.minimum(columns, length - 1))
-            scatter.append(block.start + number * block.length + columns[:length])
-            row += 1
-    padded = sum(block.rows * block.length for block in blocks)
-    tight = padded == int(starts[-1])
     return Layout(
-        cumulative=torch.from_numpy(starts.astype(np.int32)).to(device),
+        cumulative=torch.from_numpy(np.cumsum([0, *lengths], dtype=np.int32)).to(device),
         length_max=max(lengths),
-        blocks=blocks,
-        gather=None if tight else torch.from_numpy(np.concatenate(gather)).to(device),
-        scatter=None if tight else torch.from_numpy(np.concatenate(scatter)).to(device),
+        blocks=tuple(_make_block(part, device) for part in _cut_rows(lengths)),
     )
 
 
-def _cut_blocks(lengths: Sequence[int]) -> tuple[Block, ...]:
-    blocks: list[Block] = []
-    start = first = 0
+def _make_block(lengths: Sequence[int], device: torch.device) -> Block:
+    longest, num_tokens = max(lengths), sum(lengths)
+    rows = len(lengths)
+    if num_tokens == rows * longest:
+        return Block(rows, longest, num_tokens, None, None)
+    columns, own = np.arange(longest), np.array(lengths)[:, None]
+    starts = np.cumsum(own)[:, None] - own
+    # Padding repeats the row's last token: a real place, whose gradient stays zero.
+    gather = torch.from_numpy((starts + np.minimum(columns, own - 1)).ravel()).to(device)
+    scatter = torch.from_numpy(np.flatnonzero(columns < own)).to(device)
+    return Block(rows, longest, num_tokens, gather, scatter)
+
+
+def _cut_rows(lengths: Sequence[int]) -> list[Sequence[int]]:
+    """Lengths of the rows of each block."""
+    parts: list[Sequence[int]] = []
+    first = 0
     while first < len(lengths):
         longest, total, end = lengths[first], lengths[first], first + 1
         while end < len(lengths):
@@ -89,10 +87,9 @@ def _cut_blocks(lengths: Sequence[int]) -> tuple[Block, ...]:
             if top * (end + 1 - first) * (1 - PADDING_MAX) > total + lengths[end]:
                 break
             longest, total, end = top, total + lengths[end], end + 1
-        blocks.append(Block(start, end - first, longest))
-        start += longest * (end - first)
+        parts.append(lengths[first:end])
         first = end
-    return tuple(blocks)
+    return parts
 
 
 def packed_attention(
@@ -131,10 +128,10 @@ def packed_attention(
     heads = [each[0].transpose(0, 1) for each in (query, key, value)]
     if dropout == 0 and uses_varlen(query):
         return _varlen(*heads, layout=layout, scaling=scaling)[None], None
-    return _padded(*heads, layout=layout, scaling=scaling, dropout=dropout)[None], None
+    return padded_attention(*heads, layout=layout, scaling=scaling, dropout=dropout)[None], None
 
 
-def _padded(
+def padded_attention(
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -144,22 +141,56 @@ def _padded(
     dropout: float,
 ) -> Tensor:
     """[T, H, D] in, [T, Hq, D] out, one call of SDPA for each block."""
-    if layout.gather is not None:
-        query, key, value = (each.index_select(0, layout.gather) for each in (query, key, value))
+    sizes = [block.num_tokens for block in layout.blocks]
     grouped = query.shape[1] != key.shape[1]
     outputs: list[Tensor] = []
-    for block in layout.blocks:
-        part = slice(block.start, block.start + block.rows * block.length)
+    for block, *heads in zip(
+        layout.blocks, *(_split(each, sizes) for each in (query, key, value)), strict=True
+    ):
         q, k, v = (
-            each[part].reshape(block.rows, block.length, *each.shape[1:]).transpose(1, 2)
-            for each in (query, key, value)
+            _pad(each, block).view(block.rows, block.length, *each.shape[1:]).transpose(1, 2)
+            for each in heads
         )
         output = scaled_dot_product_attention(
             q, k, v, dropout_p=dropout, is_causal=True, scale=scaling, enable_gqa=grouped
         )
-        outputs.append(output.transpose(1, 2).flatten(0, 1))
-    joined = outputs[0] if len(outputs) == 1 else torch.cat(outputs)
-    return joined if layout.scatter is None else joined.index_select(0, layout.scatter)
+        outputs.append(_unpad(output.transpose(1, 2).flatten(0, 1), block))
+    return outputs[0] if len(outputs) == 1 else torch.cat(outputs)
+
+
+def _split(tokens: Tensor, sizes: list[int]) -> Sequence[Tensor]:
+    return torch.split(tokens, sizes) if len(sizes) > 1 else (tokens,)
+
+
+def _pad(tokens: Tensor, block: Block) -> Tensor:
+    """[num_tokens, H, D] in, [rows * length, H, D] out."""
+    if block.gather is None:
+        return tokens
+    padded = _Pad.apply(tokens, block.gather, block.scatter)  # type: ignore[no-untyped-call]
+    return cast("Tensor", padded)
+
+
+def _unpad(padded: Tensor, block: Block) -> Tensor:
+    """The reverse."""
+    return padded if block.scatter is None else padded.index_select(0, block.scatter)
+
+
+class _Pad(Function):
+    """What stands in the padding reaches no loss, so a token's gradient is that of its own place.
+
+    Autograd does not know: it would add up the gradients of all places that show the token.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, tokens: Tensor, gather: Tensor, scatter: Tensor) -> Tensor:
+        ctx.save_for_backward(scatter)
+        return tokens.index_select(0, gather)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+        (scatter,) = ctx.saved_tensors
+        return gradient.index_select(0, scatter), None, None
 
 
 def _varlen(

@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 
+from milepost.actors.trainer.fsdp.fusing import fuse
 from milepost.actors.trainer.fsdp.group import RankGroup
 from milepost.actors.trainer.fsdp.model import PackedPolicy, decoder_layers
 
@@ -26,6 +27,7 @@ class ShardedPolicy:
         sharding: `whole`, one FSDP group; `layered`, a group for each decoder layer, gathered when
             its turn comes; `none`, plain tensors.
         compute: dtype of forward and backward.
+        fused: classes of layers that were replaced, see `fuse`.
     """
 
     def __init__(
@@ -56,6 +58,7 @@ class ShardedPolicy:
         self.sharding = sharding
         self.compute = compute
         self.num_parameters = count
+        self.fused = () if half or group.device.type != "cpu" else fuse(module.lm)
         self._root: FSDPModule | None = None
         if sharding == "none":
             return

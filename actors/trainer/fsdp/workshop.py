@@ -149,6 +149,7 @@ class Workshop:
             "device": str(device),
             "cuda_ipc": self._shares,
             "attention": "varlen" if varlen else "padded blocks",
+            "fused": ", ".join(policy.fused) or "none",
             "sharded": policy.sharding,
             "routes": _told_of_routes(self.model, replays=self._replays),
             "rank": self._group.rank,

@@ -37,23 +37,32 @@ CPU = torch.device("cpu")
 def test_packed_attention_is_attention_of_each_row_alone(
     lengths: list[int], heads: tuple[int, int]
 ) -> None:
-    """Rows of every mixture of lengths, in any order, against one plain call for each row."""
+    """Rows of every mixture of lengths, in any order, against one plain call for each row.
+
+    Gradients too: what stands in the padding is a copy of a real token, and must give it none.
+    """
     query_heads, key_heads = heads
     total = sum(lengths)
     generator = torch.Generator().manual_seed(total)
-    query = torch.randn(1, query_heads, total, 8, generator=generator)
-    key = torch.randn(1, key_heads, total, 8, generator=generator)
-    value = torch.randn(1, key_heads, total, 8, generator=generator)
+    query, key, value = states = [
+        torch.randn(1, count, total, 8, generator=generator).requires_grad_()
+        for count in (query_heads, key_heads, key_heads)
+    ]
     layout = make_layout(lengths, CPU)
     found, _ = packed_attention(torch.nn.Identity(), query, key, value, None, layout=layout)
-    start = 0
-    for length in lengths:
-        part = slice(start, start + length)
-        expected = scaled_dot_product_attention(
-            query[:, :, part], key[:, :, part], value[:, :, part], is_causal=True, enable_gqa=True
-        )
-        assert torch.allclose(found[:, part], expected.transpose(1, 2), atol=1e-5)
-        start += length
+    parts = [torch.split(each, lengths, dim=2) for each in states]
+    expected = torch.cat(
+        [
+            scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True).transpose(1, 2)
+            for q, k, v in zip(*parts, strict=True)
+        ],
+        dim=1,
+    )
+    assert torch.allclose(found, expected, atol=1e-5)
+    weights = torch.randn(found.shape, generator=generator)
+    gradients = [torch.autograd.grad(each, states, weights) for each in (found, expected)]
+    for ours, theirs in zip(*gradients, strict=True):
+        assert torch.allclose(ours, theirs, atol=1e-5)
 
 
 def test_attention_without_a_layout_is_refused() -> None:
