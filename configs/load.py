@@ -41,6 +41,8 @@ def decode(document: Document) -> Topology:
     Raises:
         ConfigError: unknown keys, missing keys, values of a wrong type or out of their range.
     """
+    if problems := list(_broken_texts(document, "$")):
+        raise ConfigError(problems)  # whoever looks at them as text fails
     problems = list(_strange_values(document, "$"))
     resolved = _struct(Topology, document, "$", problems)
     if problems:
@@ -185,6 +187,21 @@ def _strange_values(value: object, where: str) -> Iterator[Problem]:
             pass
         case _:
             yield Problem(f"{value} is a date or time", where, "write it as a string")
+
+
+def _broken_texts(value: object, where: str) -> Iterator[Problem]:
+    """Words of a command line that were no UTF-8."""
+    match value:
+        case dict():
+            for key, each in value.items():
+                yield from _broken_texts(key, where)
+                yield from _broken_texts(each, f"{where}.{key}")
+        case list():
+            for index, each in enumerate(value):
+                yield from _broken_texts(each, f"{where}[{index}]")
+        case str() if any("\ud800" <= character <= "\udfff" for character in value):
+            told = ascii(value[:40])
+            yield Problem(f"{told} is not text", where, "write it in UTF-8")
 
 
 def _show(value: object) -> str:

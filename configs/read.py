@@ -17,6 +17,10 @@ from milepost.configs.suggest import did_you_mean
 Document: TypeAlias = dict[str, Any]
 
 RECIPES: Final = Path(__file__).parent / "recipes"
+NESTING_MAX: Final = 32
+"""Levels of tables and lists. Deeper ones are no topology, and overflow who walks through them."""
+WHERE_CHARS_MAX: Final = 200
+"""Of an override that is shown."""
 
 
 def recipe_names() -> tuple[str, ...]:
@@ -36,14 +40,18 @@ def locate(source: str, beside: Path | None = None) -> Path:
     """
     if "/" in source or source.endswith(".toml"):
         path = (beside or Path()) / Path(source).expanduser()
-        if not path.is_file():
+        try:
+            is_there = path.is_file()
+        except OSError as error:  # a name that is too long, a folder that may not be entered
+            what = f"no topology file `{source}`: {error.strerror}"
+            raise ConfigError([Problem(what, str(path.absolute()))]) from error
+        if not is_there:
             raise ConfigError([Problem(f"no topology file `{source}`", str(path.absolute()))])
         return path
-    path = RECIPES / f"{source}.toml"
-    if not path.is_file():
+    if source not in recipe_names():
         remedy = did_you_mean(source, recipe_names()) + "; a path needs a slash or .toml"
         raise ConfigError([Problem(f"no recipe `{source}`", str(RECIPES), remedy)])
-    return path
+    return RECIPES / f"{source}.toml"
 
 
 def read_document(source: str, overrides: Sequence[str] = ()) -> Document:
@@ -85,11 +93,12 @@ def parse_override(text: str) -> Document:
         ConfigError: no `=`, a malformed path, or a value that begins as TOML and is not.
     """
     path, equals, value = (part.strip() for part in text.partition("="))
-    where = f"--set {text}"
+    shown = text if len(text) <= WHERE_CHARS_MAX else f"{text[:WHERE_CHARS_MAX]}..."
+    where = f"--set {shown}"
     if not equals or not path:
         raise ConfigError([Problem("an override without `=`", where, "write --set a.b=value")])
     try:
-        nested = tomllib.loads(f"{path} = 0")
+        nested = _parse(f"{path} = 0", where)
     except tomllib.TOMLDecodeError as error:
         raise ConfigError([Problem(f"`{path}` is not a dotted path", where, str(error))]) from error
     if "\n" in path:
@@ -105,7 +114,7 @@ def parse_value(value: str, where: str) -> object:
         ConfigError: it begins as TOML and is none.
     """
     try:
-        parsed = tomllib.loads(f"value = {value}")
+        parsed = _parse(f"value = {value}", where)
     except tomllib.TOMLDecodeError as error:
         if value[:1] in {"[", "{", '"', "'"}:
             remedy = f"it begins as TOML and is not: {error}".replace("\n", " ")
@@ -123,15 +132,45 @@ def _set_leaf(nested: Document, value: object) -> None:
         nested[key] = value
 
 
+def _parse(text: str, where: str) -> Document:
+    """TOML as a document.
+
+    Raises:
+        tomllib.TOMLDecodeError: it is none.
+        ConfigError: it is nested deeper than any topology.
+    """
+    try:
+        document = tomllib.loads(text)
+        is_deep = _is_deep(document)
+    except RecursionError:
+        is_deep = True
+    if is_deep:
+        remedy = f"nest at most {NESTING_MAX} of them"
+        raise ConfigError([Problem("tables or lists that are nested too deep", where, remedy)])
+    return document
+
+
+def _is_deep(document: Document) -> bool:
+    level: list[Any] = [document]
+    for _ in range(NESTING_MAX + 1):
+        tables = (each.values() if isinstance(each, dict) else each for each in level)
+        level = [each for inner in tables for each in inner if isinstance(each, dict | list)]
+        if not level:
+            return False
+    return True
+
+
 def _read_file(path: Path, below: tuple[Path, ...]) -> Document:
     path = path.resolve()
     if path in below:
         circle = " -> ".join(each.name for each in (*below[below.index(path) :], path))
         raise ConfigError([Problem(f"bases form a circle: {circle}", f"$.base of {path}")])
     try:
-        document = tomllib.loads(path.read_text(encoding="utf-8"))
+        document = _parse(path.read_text(encoding="utf-8"), str(path))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError([Problem(f"not a TOML file: {error}", str(path))]) from error
+    except OSError as error:
+        raise ConfigError([Problem(f"cannot be read: {error.strerror}", str(path))]) from error
     base = document.pop("base", None)
     if base is None:
         return document

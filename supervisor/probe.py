@@ -125,7 +125,7 @@ def resolve(path: str) -> Any:
         LoadError: malformed, not importable, or no such name in the module.
     """
     module_name, _, name = path.partition(":")
-    if not module_name or not name:
+    if not module_name or not name or module_name.startswith("."):
         raise LoadError(Fault(f'"{path}" is no import path', "write module:name"))
     try:
         module = import_module(module_name)
@@ -143,9 +143,16 @@ def _import_fault(module_name: str, error: Exception) -> Fault:
     if missing is not None and f"{module_name}.".startswith(f"{missing}."):
         remedy = "install it, or put its folder on PYTHONPATH"
         return Fault(f"no module called `{missing}`", remedy)
+    what = f"importing {module_name} raised {type(error).__name__}: {error}"
+    return Fault(what, f"see {_place(error)}")
+
+
+def _place(error: Exception) -> str:
+    """The line that raised it, or that is none."""
+    if isinstance(error, SyntaxError) and error.filename:
+        return f"{error.filename}:{error.lineno}"
     last = traceback.extract_tb(error.__traceback__)[-1]
-    place = f"{last.filename}:{last.lineno}"
-    return Fault(f"importing {module_name} raised {type(error).__name__}: {error}", f"see {place}")
+    return f"{last.filename}:{last.lineno}"
 
 
 def _agent(target: Target, found: Any) -> Iterator[Fault]:
@@ -215,7 +222,7 @@ def _prompts(target: Target, function: Callable[..., Any]) -> Iterator[Fault]:
     try:
         first = list(islice(function(options["split"], options["seed"], options["options"]), 1))
     except Exception as error:  # noqa: BLE001 - user code may raise anything; it is the answer
-        yield Fault(f"{call} raised {type(error).__name__}: {error}")
+        yield Fault(f"{call} raised {type(error).__name__}: {error}", f"see {_place(error)}")
         return
     if not first:
         yield Fault(f"{call} yields nothing")
@@ -257,7 +264,13 @@ def _template(target: Target) -> Iterator[Fault]:
 
 def _lengths(target: Target) -> Iterator[Fault]:
     too_long: Any = import_module("milepost.actors.session.lengths").too_long
-    for what in too_long(target.options):
+    try:
+        found = list(too_long(target.options))
+    except Exception as error:  # noqa: BLE001 - prompts come from user code, which may raise anything
+        what = f"reading the prompts raised {type(error).__name__}: {error}"
+        yield Fault(what, f"see {_place(error)}")
+        return
+    for what in found:
         yield Fault(what, "shorten or drop them, or raise the limit")
 
 

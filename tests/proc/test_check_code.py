@@ -39,6 +39,11 @@ MODULES = {
     "signal.pause()\n",
     "raises": "raise ValueError('not today')\n",
     "needs": "import no_such_package\n",
+    "broken": "x = 1\ndef (\n",
+    "late": "def prompts(split, seed, options):\n"
+    "    from milepost.messages.shared import Prompt\n"
+    "    yield Prompt(prompt_id=split, messages=[{'role': 'user', 'content': 'x'}])\n"
+    "    raise KeyError('the second one')\n",
     "agents": "from milepost.actors.agent import Agent\n"
     "class Good(Agent):\n"
     "    def __init__(self, level=1):\n        pass\n"
@@ -96,6 +101,7 @@ def test_each_way_not_to_fit_is_told_in_its_own_words() -> None:
         prompts("user_odd:thing"),
         prompts("user_odd:wrods"),
         prompts("user_odd"),
+        prompts(".user_odd:none"),
         prompts("user_nowhere:prompts"),
         prompts("user_raises:prompts"),
         prompts("user_needs:prompts"),
@@ -112,6 +118,7 @@ def test_each_way_not_to_fit_is_told_in_its_own_words() -> None:
         ("user_odd:thing", "`user_odd:thing` is int, not a function"),
         ("user_odd:wrods", "module user_odd has no `wrods`"),
         ("user_odd", '"user_odd" is no import path'),
+        (".user_odd:none", '".user_odd:none" is no import path'),
         ("user_nowhere:prompts", "no module called `user_nowhere`"),
         ("user_raises:prompts", "importing user_raises raised ValueError: not today"),
         (
@@ -120,6 +127,14 @@ def test_each_way_not_to_fit_is_told_in_its_own_words() -> None:
         ),
         ("user_odd:number", "user_odd:number(an example) gave int"),
     ]
+
+
+def test_the_line_that_is_wrong_is_told_and_not_one_of_the_interpreter_s(modules: Path) -> None:
+    """A person opens it; a syntax error has no frame of its own."""
+    targets = prompts("user_broken:x"), prompts("user_raises:x"), prompts("user_odd:breaks")
+    remedies = [fault.remedy for _, fault in probe(targets, 30.0)]
+    expected = [("broken", 2), ("raises", 1), ("odd", 6)]
+    assert remedies == [f"see {modules}/user_{name}.py:{line}" for name, line in expected]
 
 
 def agent(name: str, **options: object) -> Target:
@@ -248,3 +263,7 @@ def test_a_prompt_that_leaves_no_room_is_named_with_its_line(modules: Path) -> N
     assert what.endswith("and a reply needs one at least, limits.tokens_max is 800")
     roomy = options | {"tokens_max": 8000}
     assert faults(Target("lengths", str(file), "$.data.prompts", roomy)) == []
+    late = options | {"source": "user_late:prompts"}
+    [(_, fault)] = probe((Target("lengths", "user_late:prompts", "$.p", late),), 30.0)
+    assert fault.what == "reading the prompts raised KeyError: 'the second one'"
+    assert fault.remedy == f"see {modules}/user_late.py:4", "it is not the import that failed"

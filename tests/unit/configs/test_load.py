@@ -103,6 +103,24 @@ def test_values_that_change_on_the_way_to_another_process_are_refused(
     assert problem.startswith(f"{told} at $.data.options.deep[0].a")
 
 
+@pytest.mark.parametrize(
+    ("document", "where"),
+    [
+        ({"run": {"name": "caf\udce9", "steps": 1}}, "$.run.name"),
+        ({"run": {"name": "a", "steps": "\udce9"}}, "$.run.steps"),
+        ({"data": {"prompts": "a:b", "options": {"\udce9": 1}}}, "$.data.options"),
+        ({"data": {"prompts": "a:b", "options": {"of": ["x", "\udce9"]}}}, "$.data.options.of[1]"),
+    ],
+)
+def test_bytes_of_a_command_line_that_are_no_text_are_refused(
+    document: dict[str, Any], where: str
+) -> None:
+    """A terminal in Latin-1; JSON, logs and messages could not hold such a word."""
+    (problem,) = problems_of(document)
+    assert "\\udce9' is not text" in problem
+    assert problem.endswith(f" at {where}, write it in UTF-8")
+
+
 def test_a_default_of_its_place_survives_a_partly_written_table() -> None:
     """An engine restarts by default; naming another back-off must not make it stop the run."""
     topology = decode(with_actors(engine={"restart": {"backoff_s": 2.0}}))

@@ -1,5 +1,6 @@
 """Files, recipes, inheritance and overrides up to one plain document."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,12 @@ def write(folder: Path, name: str, text: str) -> str:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text, encoding="utf-8")
     return str(path)
+
+
+def problems_of(read: Callable[[], object]) -> list[str]:
+    with pytest.raises(ConfigError) as caught:
+        read()
+    return [str(problem) for problem in caught.value.problems]
 
 
 @pytest.mark.parametrize(
@@ -130,6 +137,38 @@ def test_a_missing_file_is_named_with_its_whole_path(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no topology file") as caught:
         locate("no/such.toml", beside=tmp_path)
     assert caught.value.problems[0].where == str(tmp_path / "no/such.toml")
+
+
+@pytest.mark.parametrize("name", ["x" * 300, "caf\udce9"])
+def test_a_name_that_no_file_can_have_is_refused_like_any_other(name: str) -> None:
+    """The system refuses to look for a name of 300 characters; that is no crash of ours."""
+    (problem,) = problems_of(lambda: locate(name))
+    assert problem.startswith(f"no recipe `{name}`")
+    (problem,) = problems_of(lambda: locate(f"./{name}.toml"))
+    assert problem.startswith(f"no topology file `./{name}.toml`")
+
+
+def test_a_file_that_cannot_be_read_is_named_with_the_system_s_reason() -> None:
+    """On a disk that fails, as here the memory of our own process, or of another user."""
+    (problem,) = problems_of(lambda: read_document("/proc/self/mem"))
+    assert problem == f"cannot be read: Input/output error at {Path('/proc/self/mem').resolve()}"
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["a." * 2000 + "b = 1", "a = " + "[" * 2000, "a = " + "[" * 40 + "]" * 40],
+    ids=["keys", "endless", "lists"],
+)
+def test_tables_nested_deeper_than_any_topology_are_refused(tmp_path: Path, text: str) -> None:
+    """Whoever walks through them would run out of stack, and say nothing of the file."""
+    file = tmp_path / "deep.toml"
+    file.write_text(text)
+    expected = "tables or lists that are nested too deep at {}, nest at most 32 of them"
+    assert problems_of(lambda: read_document(str(file))) == [expected.format(file)]
+    path, value = text.split(" = ")
+    (told,) = problems_of(lambda: parse_override(f"{path}={value}"))
+    assert told.startswith("tables or lists that are nested too deep at --set a")
+    assert len(told) < 400
 
 
 def test_merging_changes_neither_side() -> None:
