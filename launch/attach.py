@@ -15,6 +15,7 @@ from typing import Final, Self, TypeVar
 import msgspec
 
 from milepost.launch.exits import Exit
+from milepost.launch.options import possible_path
 from milepost.messages.shared import Message
 from milepost.supervisor.cleanup.registry import PRIVATE, read_registry
 from milepost.supervisor.ticket import TICKET, Ticket
@@ -71,7 +72,7 @@ def add_run_arguments(parser: argparse.ArgumentParser) -> None:
     """[RUN] and --json, as every attached command has them."""
     parser.add_argument(
         "--run",
-        type=Path,
+        type=possible_path,
         default=None,
         metavar="RUN",
         help=f"the run's folder, or on another machine a copy of its .milepost/{TICKET}; may be "

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import math
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from milepost.configs.problem import ConfigError, Problem
@@ -24,6 +25,20 @@ def seconds_above_0(text: str) -> float:
     if not 0 < value < math.inf:
         raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds above 0")
     return value
+
+
+def possible_path(text: str) -> Path:
+    """A type of arguments: a path at which something is, or could be.
+
+    Raises:
+        ArgumentTypeError: the system does not even look there: a name that is too long, a loop.
+    """
+    path = Path(text)
+    try:
+        path.exists()
+    except OSError as error:
+        raise argparse.ArgumentTypeError(f"{text[:80]!r}: {error.strerror}") from error
+    return path
 
 
 def read_options(words: Sequence[str]) -> dict[str, Any]:

@@ -20,11 +20,10 @@ import logging
 import signal
 import socket
 import sys
-from pathlib import Path
 from typing import Any
 
 from milepost.launch.exits import Exit
-from milepost.launch.options import read_options
+from milepost.launch.options import possible_path, read_options
 
 RUN_DONE = "done"
 """Status of a run whose work was done, as its summary has it."""
@@ -37,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--connect", required=True, metavar="WHERE", help="run folder, invitation, or address"
     )
     parser.add_argument(
-        "--invitation", type=Path, default=None, metavar="FILE", help="keys for an address"
+        "--invitation", type=possible_path, default=None, metavar="FILE", help="keys for an address"
     )
     parser.add_argument(
         "--episodes", type=int, default=16, metavar="N", help="episodes run at once (default: 16)"

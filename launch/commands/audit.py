@@ -11,12 +11,13 @@ from __future__ import annotations
 import argparse
 import subprocess
 import sys
-from pathlib import Path
+
+from milepost.launch.options import possible_path
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """RUN and --json."""
-    parser.add_argument("run", type=Path, metavar="RUN", help="the run's folder")
+    parser.add_argument("run", type=possible_path, metavar="RUN", help="the run's folder")
     parser.add_argument(
         "--json", action="store_true", help="print one JSON object, all faults in it"
     )

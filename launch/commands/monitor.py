@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Final
 from milepost.configs.problem import ConfigError, Problem
 from milepost.launch.attach import Unreachable, attached, find_run, print_json
 from milepost.launch.exits import Exit
+from milepost.launch.options import possible_path
 
 if TYPE_CHECKING:
     from milepost.launch.monitor.model import Model
@@ -33,8 +34,12 @@ EVERY_S_MIN: Final = 0.2
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """RUN, --every, --plain and --json."""
-    parser.add_argument("folder", nargs="?", type=Path, metavar="RUN", help="the run's folder")
-    parser.add_argument("--run", type=Path, default=None, metavar="RUN", help="the same, by name")
+    parser.add_argument(
+        "folder", nargs="?", type=possible_path, metavar="RUN", help="the run's folder"
+    )
+    parser.add_argument(
+        "--run", type=possible_path, default=None, metavar="RUN", help="the same, by name"
+    )
     parser.add_argument(
         "--every",
         type=float,

@@ -16,11 +16,11 @@ import json
 import socket
 import sys
 from ipaddress import ip_address
-from pathlib import Path
 from typing import Final
 
 from milepost.launch.attach import Run, Unreachable, add_run_arguments, attached, find_run
 from milepost.launch.exits import Exit
+from milepost.launch.options import possible_path
 
 LISTEN: Final = "127.0.0.1:9464"
 ALIVE_S: Final = 2.0
@@ -32,7 +32,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--listen", default=LISTEN, metavar="HOST:PORT", help=f"where to answer ({LISTEN})"
     )
-    parser.add_argument("--key-file", type=Path, default=None, help="file with the key of scrapes")
+    parser.add_argument(
+        "--key-file", type=possible_path, default=None, help="file with the key of scrapes"
+    )
     add_run_arguments(parser)
 
 

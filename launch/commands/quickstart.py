@@ -10,10 +10,10 @@ Exit code 0 when the run was done, 1 when it was not, 2 when nothing was started
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 
 from milepost.configs.load import load_topology
 from milepost.launch.exits import Exit
+from milepost.launch.options import possible_path
 from milepost.launch.running import Options, new_folder, report, run_topology
 
 RECIPES = ("lookup", "hunt")
@@ -26,7 +26,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--seed", type=int, default=0, help="of questions, episodes and sampling")
     parser.add_argument(
-        "--out", metavar="RUN", type=Path, help="the run's folder (default: runs/quickstart-TIME)"
+        "--out",
+        metavar="RUN",
+        type=possible_path,
+        help="the run's folder (default: runs/quickstart-TIME)",
     )
     parser.add_argument("--plain", action="store_true", help="one line a step, no live display")
     parser.add_argument("--json", action="store_true", help="print the summary as JSON at the end")

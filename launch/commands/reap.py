@@ -11,16 +11,16 @@ import argparse
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
-from pathlib import Path
 
 from milepost.launch.attach import print_json
 from milepost.launch.exits import Exit
+from milepost.launch.options import possible_path
 from milepost.supervisor.cleanup.reaper import Reaped, StillRunning, reap
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """RUN and --json."""
-    parser.add_argument("run_folder", type=Path, metavar="RUN", help="the run's folder")
+    parser.add_argument("run_folder", type=possible_path, metavar="RUN", help="the run's folder")
     parser.add_argument("--json", action="store_true", help="print JSON instead of text")
 
 

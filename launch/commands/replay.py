@@ -14,10 +14,10 @@ from __future__ import annotations
 import argparse
 import subprocess
 import sys
-from pathlib import Path
 from typing import Final
 
 from milepost.launch.exits import Exit
+from milepost.launch.options import possible_path
 
 CODES: Final = {0: Exit.DONE, 10: Exit.FAILED, 11: Exit.REFUSED}
 """What the replaying process ends with."""
@@ -25,7 +25,7 @@ CODES: Final = {0: Exit.DONE, 10: Exit.FAILED, 11: Exit.REFUSED}
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """RUN, --actor, --until, --bound and --json."""
-    parser.add_argument("run", type=Path, metavar="RUN", help="the run's folder")
+    parser.add_argument("run", type=possible_path, metavar="RUN", help="the run's folder")
     parser.add_argument("--actor", required=True, metavar="ACTOR", help="such as buffer")
     parser.add_argument(
         "--until", default="", metavar="step=N", help="or version=N, line=N; default: the end"

@@ -16,6 +16,7 @@ from pathlib import Path
 from milepost.configs.load import load_topology
 from milepost.configs.problem import ConfigError, Problem
 from milepost.launch.exits import Exit
+from milepost.launch.options import possible_path
 from milepost.launch.topologies import add_topology_arguments, overrides_of
 
 
@@ -28,10 +29,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def add_run_arguments(parser: argparse.ArgumentParser) -> None:
     """Where the run is written and how it is shown."""
     parser.add_argument(
-        "--out", metavar="RUN", type=Path, help="the run's folder (default: runs/NAME-TIME)"
+        "--out",
+        metavar="RUN",
+        type=possible_path,
+        help="the run's folder (default: runs/NAME-TIME)",
     )
     parser.add_argument(
-        "--resume", metavar="RUN", type=Path, help="go on with the run in this folder"
+        "--resume", metavar="RUN", type=possible_path, help="go on with the run in this folder"
     )
     parser.add_argument("--plain", action="store_true", help="one line a step, no live display")
     parser.add_argument("--json", action="store_true", help="print the summary as JSON at the end")

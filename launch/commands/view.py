@@ -22,6 +22,7 @@ from pathlib import Path
 from milepost.configs.problem import ConfigError, Problem
 from milepost.launch.attach import RUNS
 from milepost.launch.exits import Exit
+from milepost.launch.options import possible_path
 
 PORT_MAX = 65535
 
@@ -30,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What the command takes."""
     parser.add_argument(
         "folder",
-        type=Path,
+        type=possible_path,
         nargs="?",
         default=RUNS,
         metavar="FOLDER",

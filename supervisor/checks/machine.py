@@ -140,6 +140,9 @@ def folder_is_ready(subject: Subject) -> Iterator[Finding]:
         yield Problem("no permission to write", str(folder or Path().absolute()), "choose --out")
     if folder is None:
         return
+    path = str(folder.absolute())
+    if path.encode(errors="replace") != os.fsencode(path):
+        yield Problem("the path is not text in UTF-8", ascii(path), "choose another --out")
     used = folder.is_dir() and any(folder.iterdir())
     if used and not subject.resuming:
         holds_run = (folder / "topology.toml").is_file()

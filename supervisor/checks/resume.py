@@ -11,7 +11,12 @@ import msgspec
 from milepost.configs.load import load_topology
 from milepost.configs.problem import ConfigError, Problem
 from milepost.configs.topology import Topology
-from milepost.supervisor.checkpoints import last_checkpoint
+from milepost.supervisor.checkpoints import (
+    META,
+    checkpoint_folder,
+    last_checkpoint,
+    whole_checkpoints,
+)
 from milepost.supervisor.checks.check import Finding, Note, Subject
 from milepost.supervisor.cleanup.unfinished import SUMMARY
 from milepost.supervisor.outcome import RunStatus
@@ -51,6 +56,12 @@ class _Summary(msgspec.Struct, frozen=True):
     scores: _Scores
 
 
+class _Meta(msgspec.Struct, frozen=True):
+    """What matters here of meta.json."""
+
+    step: int
+
+
 def resume_goes_on(subject: Subject) -> Iterator[Finding]:
     """A resumed run that skips prompts, trains some twice, or has nothing left to do."""
     folder = subject.run_folder
@@ -84,6 +95,11 @@ def _something_to_do(
     if step is None:
         what = "no whole checkpoint yet, so the run begins again with its first step"
         yield Note(what, str(folder / "checkpoints"))
+    elif problem := _damage(checkpoint_folder(folder, step) / META):
+        earlier = whole_checkpoints(folder)[:-1]
+        place = f"step {earlier[-1]}" if earlier else "its beginning"
+        remedy = f"remove its folder: the run then goes on from {place}"
+        yield Problem(problem, str(checkpoint_folder(folder, step)), remedy)
     elif step > steps:
         what = f"steps = {steps}, but the run to resume has a checkpoint of step {step}"
         yield Problem(what, "$.run.steps", f"set more than {step} to train on")
@@ -107,6 +123,15 @@ def _still_open(summary: _Summary | None, topology: Topology) -> str:
     is_measured = after is not None and after.version == topology.run.steps
     if evaluator is not None and evaluator.at_end and not is_measured:
         return f"version {topology.run.steps}, the last one, has no score"
+    return ""
+
+
+def _damage(meta: Path) -> str:
+    """Why a checkpoint cannot be gone on from, as far as that shows without torch."""
+    try:
+        msgspec.json.decode(meta.read_bytes(), type=_Meta)
+    except (OSError, msgspec.MsgspecError) as error:
+        return f"the newest checkpoint is damaged, its {META} cannot be read: {error}"
     return ""
 
 

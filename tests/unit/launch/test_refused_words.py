@@ -9,7 +9,19 @@ from types import ModuleType
 import pytest
 
 from milepost.configs.problem import ConfigError
-from milepost.launch.commands import freeze, pin, prometheus, queues
+from milepost.launch.commands import (
+    audit,
+    freeze,
+    monitor,
+    pin,
+    prometheus,
+    ps,
+    queues,
+    reap,
+    replay,
+    run,
+    view,
+)
 from milepost.launch.exits import Exit
 
 
@@ -42,6 +54,21 @@ def test_a_port_that_there_is_not_is_refused_without_a_traceback(
 ) -> None:
     assert prometheus.run(parsed(prometheus, "--listen", "127.0.0.1:99999")) == Exit.REFUSED
     assert "99999 is no port" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", [run, monitor, reap, replay, audit, view, ps])
+def test_a_folder_that_cannot_be_is_refused_without_a_traceback(
+    command: ModuleType, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A word of a shell that went wrong: names have at most 255 bytes."""
+    name = "x" * 300
+    words = {run: ("lookup", "--out", name), ps: ("--run", name)}.get(command, (name,))
+    with pytest.raises(SystemExit) as caught:
+        parsed(command, *words)
+    assert caught.value.code == Exit.REFUSED
+    told = capsys.readouterr().err
+    assert "File name too long" in told
+    assert len(told) < 1500
 
 
 @pytest.mark.parametrize("text", ["nan", "inf", "0", "-1", "soon"])

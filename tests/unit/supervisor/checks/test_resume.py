@@ -34,7 +34,7 @@ def run_folder(tmp_path: Path) -> Path:
     for step in (2, 4, 6):
         checkpoint_folder(tmp_path, step).mkdir(parents=True)
     for step in (2, 4):
-        (checkpoint_folder(tmp_path, step) / "meta.json").touch()
+        (checkpoint_folder(tmp_path, step) / "meta.json").write_text(f'{{"step": {step}}}')
     return tmp_path
 
 
@@ -158,6 +158,19 @@ def test_a_summary_that_a_crash_left_half_written_is_named(run_folder: Path, tex
     (problem,) = problems(run_folder, "run.steps=4")
     assert problem.startswith("how the run ended cannot be read: ")
     assert problem.endswith(f" at {path}, remove it: the run then goes on as one that was killed")
+
+
+@pytest.mark.parametrize("text", ["", '{"step": 4', "[]"])
+def test_a_checkpoint_that_a_crash_of_the_machine_damaged_is_told_before_anything_starts(
+    run_folder: Path, text: str
+) -> None:
+    """Its name was on the disk before its bytes were; the one before it is whole."""
+    folder = checkpoint_folder(run_folder, 4)
+    (folder / "meta.json").write_text(text, encoding="utf-8")
+    (problem,) = problems(run_folder)
+    assert problem.startswith("the newest checkpoint is damaged, its meta.json cannot be read: ")
+    remedy = "remove its folder: the run then goes on from step 2"
+    assert problem.endswith(f" at {folder}, {remedy}")
 
 
 def test_a_folder_without_a_run_and_a_broken_one_are_told(run_folder: Path) -> None:
