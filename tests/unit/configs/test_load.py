@@ -106,7 +106,7 @@ def test_values_that_change_on_the_way_to_another_process_are_refused(
 @pytest.mark.parametrize(
     ("document", "where"),
     [
-        ({"run": {"name": "caf\udce9", "steps": 1}}, "$.run.name"),
+        ({"run": {"name": "memo\udce9", "steps": 1}}, "$.run.name"),
         ({"run": {"name": "a", "steps": "\udce9"}}, "$.run.steps"),
         ({"data": {"prompts": "a:b", "options": {"\udce9": 1}}}, "$.data.options"),
         ({"data": {"prompts": "a:b", "options": {"of": ["x", "\udce9"]}}}, "$.data.options.of[1]"),

@@ -139,7 +139,7 @@ def test_a_missing_file_is_named_with_its_whole_path(tmp_path: Path) -> None:
     assert caught.value.problems[0].where == str(tmp_path / "no/such.toml")
 
 
-@pytest.mark.parametrize("name", ["x" * 300, "caf\udce9"])
+@pytest.mark.parametrize("name", ["x" * 300, "memo\udce9"])
 def test_a_name_that_no_file_can_have_is_refused_like_any_other(name: str) -> None:
     """The system refuses to look for a name of 300 characters; that is no crash of ours."""
     (problem,) = problems_of(lambda: locate(name))
