@@ -5,10 +5,9 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import secrets
+import os
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Self, TypeVar
 
@@ -39,8 +38,7 @@ class Ambiguous(RuntimeError):
     """More than one run goes on and none was named (exit 2)."""
 
 
-@dataclass(frozen=True, slots=True)
-class Run:
+class Run(msgspec.Struct, frozen=True):
     """A run and how to reach it.
 
     Attributes:
@@ -62,8 +60,7 @@ class Run:
     secret_key: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class _Address:
+class _Address(msgspec.Struct, frozen=True):
     endpoint: str
     public_key: str = ""
 
@@ -159,7 +156,7 @@ class Client:
         from milepost.messages.bus import Bus
 
         self._bus = await Bus.open(
-            name=f"client-{secrets.token_hex(4)}",
+            name=f"client-{os.urandom(4).hex()}",
             incarnation=0,
             run_id=self._run.run_id,
             addresses={ATTACH: _Address(self._run.endpoint, self._run.public_key)},

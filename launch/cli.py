@@ -7,7 +7,6 @@ what it takes, and `run(arguments)` returns one of the codes in `milepost.launch
 from __future__ import annotations
 
 import argparse
-import ast
 import io
 import os
 import sys
@@ -17,7 +16,6 @@ from pathlib import Path
 from typing import Final, Protocol, cast
 
 from milepost.configs.problem import ConfigError
-from milepost.configs.suggest import nearest
 from milepost.launch.exits import Exit
 
 COMMANDS: Final = Path(__file__).parent / "commands"
@@ -114,12 +112,16 @@ def usage() -> str:
 
 def summary(name: str) -> str:
     """First line of a command's docstring, without its full stop."""
+    import ast  # --help alone has a use for it
+
     source = (COMMANDS / f"{module_name(name)}.py").read_text(encoding="utf-8")
     text = ast.get_docstring(ast.parse(source)) or ""
     return text.partition("\n")[0].rstrip(".")
 
 
 def _unknown(name: str) -> int:
+    from milepost.configs.suggest import nearest  # for who has mistyped
+
     likely = nearest(name, command_names())
     hint = f"did you mean `{likely}`" if likely else "milepost --help lists them"
     print(f"error: unknown command `{name}`, {hint}", file=sys.stderr)

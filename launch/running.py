@@ -26,7 +26,7 @@ from milepost.launch.cache import (
     with_checkpoint,
 )
 from milepost.launch.checking import last_line, lines_of, note_lines
-from milepost.launch.display import open_display
+from milepost.launch.display.opening import open_display
 from milepost.launch.exits import Exit
 from milepost.launch.fresh import write_fresh
 from milepost.launch.visible import visible

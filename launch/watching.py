@@ -78,7 +78,7 @@ async def snapshots(run: Run) -> AsyncGenerator[Snapshot, None]:
         async for snapshot in _asked(run):
             yield snapshot
         return
-    from milepost.messages.bus.broadcast import Listener
+    from milepost.messages.listener import Listener
     from milepost.messages.supervisor import Snapshot
 
     listener = Listener(run.statistics, run.run_id)

@@ -9,29 +9,25 @@ or in. Limits are checked before anything is decoded, and whatever arrives, the 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from typing import Final
 
-from msgspec import DecodeError, ValidationError, convert, msgpack, to_builtins
+from msgspec import msgpack, to_builtins
 
 from milepost.messages import registry
+from milepost.messages.bodies import RAW, UNREADABLE, read_open, unreadable
 from milepost.messages.control import NotUnderstood
 from milepost.messages.envelope import PROTOCOL
 from milepost.messages.errors import ProtocolError
 from milepost.messages.layout import Buffer, Encoded, Layout, Opener, Place, Placed
 from milepost.messages.limits import BusLimits
-from milepost.messages.msgpacking import pack, unpack
+from milepost.messages.msgpacking import pack
 from milepost.messages.shared import Message
-from milepost.messages.structure import check_depth, check_structure
-from milepost.messages.upgrades import UPGRADES, Upgrade, upgrade
+from milepost.messages.structure import check_structure
+from milepost.messages.upgrades import UPGRADES, Upgrade
 
-_RAW: Final = (bytes, bytearray, memoryview)
-"""Types that `to_builtins` and `convert` leave alone."""
 _TIMES: Final = (b"\xd6\xff", b"\xd7\xff", b"\xc7\x0c\xff")
 """How a time begins, which is an extension type and no part of the protocol: it travels as text."""
-_NOT_FINITE: Final = re.compile(r"Expected `float` [<>]= -?1\.797\d*e\+308")
-"""How msgspec words what `Finite` refuses."""
 
 
 class UnknownType(ProtocolError):
@@ -73,7 +69,7 @@ class Codec:
             body = msgpack.encode(message, enc_hook=layout)
             if b"\xff" in body and not known.is_closed and any(mark in body for mark in _TIMES):
                 layout = Layout(self.limits.inline_bytes_max, places) if known.has_bulk else None
-                body = pack(to_builtins(message, builtin_types=_RAW, enc_hook=layout))
+                body = pack(to_builtins(message, builtin_types=RAW, enc_hook=layout))
             encoded = Encoded(known.name, body)
             if layout is not None:
                 encoded.buffers, encoded.groups = layout.buffers, layout.groups
@@ -117,19 +113,18 @@ class Codec:
         try:
             if known.is_closed and not maybe_deep and not is_old:
                 return msgpack.decode(body, type=known.type, dec_hook=hook)
-            fields = unpack(body, ext_hook=_refuse_extension)
-            if maybe_deep:
-                check_depth(fields, limits.depth_max)
-            if is_old:
-                fields = upgrade(type_name, fields, version, self._upgrades)
-            return convert(fields, known.type, builtin_types=_RAW, dec_hook=hook)
+            return read_open(
+                known.type,
+                body,
+                depth_max=limits.depth_max if maybe_deep else 0,
+                version=version,
+                steps=self._upgrades if is_old else (),
+                hook=hook,
+            )
         except ProtocolError:
             raise
-        except ValidationError as error:
-            text = _NOT_FINITE.sub("expected a finite number", str(error))
-            raise ProtocolError(f"{type_name}: {text}") from error
-        except (DecodeError, ValueError, TypeError, RecursionError, OverflowError) as error:
-            raise ProtocolError(f"{type_name} cannot be read: {error}") from error
+        except UNREADABLE as error:
+            raise unreadable(type_name, error) from error
 
     def _check_sizes(self, encoded: Encoded) -> None:
         limits = self.limits
@@ -150,7 +145,3 @@ class Codec:
                 f"{name}: a buffer of {largest} bytes, "
                 f"system.bus.frame_bytes_max is {limits.frame_bytes_max}"
             )
-
-
-def _refuse_extension(code: int, data: bytes) -> None:
-    raise ProtocolError(f"extension type {code} ({len(data)} bytes) is not part of the protocol")

@@ -15,6 +15,8 @@ import asyncio
 import gc
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -26,9 +28,12 @@ from milepost.launch.options import possible_path
 if TYPE_CHECKING:
     from milepost.launch.monitor.model import Model
     from milepost.launch.monitor.records import Records
+    from milepost.launch.monitor.updates import Update
 
 SCREEN_S: Final = 1.0
 PLAIN_S: Final = 5.0
+FIRST_S: Final = 2.5
+"""How long the first line waits for a snapshot; they come once a second."""
 EVERY_S_MIN: Final = 0.2
 
 
@@ -64,23 +69,35 @@ def _run(arguments: argparse.Namespace) -> int:
     if arguments.every is not None and not arguments.every >= EVERY_S_MIN:
         what = f"--every = {arguments.every:g}, less than {EVERY_S_MIN:g}"
         raise ConfigError([Problem(what, "command line", f"set {EVERY_S_MIN:g} or more")])
-    folder, records, model = _open(arguments.folder or arguments.run)
+    on_screen = not (arguments.json or arguments.plain) and _is_terminal()
+    with _uncollected():
+        folder, records, model = _open(arguments.folder or arguments.run)
+        if on_screen:
+            # Textual takes a quarter of a second to import; a pipe has no use for it.
+            from milepost.launch.monitor.screen import show
+    if on_screen:
+        code = show(folder, records, model, arguments.every or SCREEN_S)
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+        # The system takes all memory back at once; Python would free it object by object first.
+        os._exit(code)
     if arguments.json:
         return _print_once(folder, records, model)
-    if arguments.plain or not _is_terminal():
-        try:
-            every_s = arguments.every or PLAIN_S
-            return asyncio.run(_print_lines(folder, records, model, every_s))
-        except KeyboardInterrupt:
-            return Exit.DONE
-    # Textual takes half a second to import; nobody but a terminal has a use for it. What is made on
-    # the way stays: the collector need not walk it again and again.
-    gc.disable()
-    from milepost.launch.monitor.screen import show
+    try:
+        return asyncio.run(_print_lines(folder, records, model, arguments.every or PLAIN_S))
+    except KeyboardInterrupt:
+        return Exit.DONE
 
-    gc.freeze()
-    gc.enable()
-    return show(folder, records, model, arguments.every or SCREEN_S)
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """What is made meanwhile stays: the collector need not walk it again and again."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def _open(named: Path | None) -> tuple[Path, Records, Model]:
@@ -118,10 +135,18 @@ async def _print_lines(folder: Path, records: Records, model: Model, every_s: fl
     from milepost.launch.monitor.plain import PlainLines
     from milepost.launch.monitor.updates import Wanted
 
-    lines = PlainLines(model)
-    feed = Feed(folder, records, model.take, Wanted, stay=False)
+    lines, is_heard = PlainLines(model), asyncio.Event()
+
+    def take(update: Update) -> None:
+        model.take(update)
+        if model.is_known:
+            is_heard.set()
+
+    feed = Feed(folder, records, take, Wanted, stay=False)
     following = asyncio.create_task(feed.run(), name="feed")
-    await asyncio.wait({following}, timeout=1.0)
+    first = asyncio.create_task(is_heard.wait(), name="first snapshot")
+    await asyncio.wait({following, first}, timeout=FIRST_S, return_when=asyncio.FIRST_COMPLETED)
+    first.cancel()
     while not following.done():
         _print([*lines.news(), *lines.picture()])
         await asyncio.wait({following}, timeout=every_s)

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final
 
@@ -62,13 +61,12 @@ class Lamp(Struct, frozen=True, kw_only=True):
     """False: there is nothing that could be measured, and nothing that could be broken."""
 
 
-@dataclass(slots=True)
-class Refusals:
+class Refusals(Struct):
     """How often each contract was broken, and at which step last."""
 
-    counts: dict[str, int] = field(default_factory=dict)
-    last_step: dict[str, int] = field(default_factory=dict)
-    last_reason: dict[str, str] = field(default_factory=dict)
+    counts: dict[str, int] = {}
+    last_step: dict[str, int] = {}
+    last_reason: dict[str, str] = {}
     num_stale: int = 0
     last_stale: int = 0
     """Step of the last group that was refused for its age alone."""
@@ -131,8 +129,7 @@ def lamps(
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Door:
+class _Door(Struct, frozen=True):
     refusals: Refusals
     step: int
     groups: int

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Final
+
+from msgspec import Struct
 
 POINTS_MAX: Final = 2048
 
 
-@dataclass(slots=True)
-class Curve:
+class Curve(Struct):
     """Values of steps that only go forward; when there are too many, neighbours are averaged.
 
     Attributes:
@@ -18,7 +18,7 @@ class Curve:
         step: the last one that was taken.
     """
 
-    points: list[float] = field(default_factory=list)
+    points: list[float] = []
     stride: int = 1
     step: int = -1
     last: float | None = None

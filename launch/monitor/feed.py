@@ -7,7 +7,7 @@ are only read, and a tap is a bounded copy that its actor forgets when nobody as
 from __future__ import annotations
 
 import asyncio
-import secrets
+import os
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -20,7 +20,7 @@ from milepost.launch.monitor.updates import Attached, Copied, Heard, Silent, Upd
 if TYPE_CHECKING:
     from milepost.launch.traffic.edges import Spot
     from milepost.launch.traffic.seen import Seen
-    from milepost.messages.supervisor import Tapped
+    from milepost.messages.supervisor import Snapshot, Tapped
 
 READ_S: Final = 1.0
 """Between two looks at the files."""
@@ -56,7 +56,7 @@ class Feed:
         self._take = take
         self._wanted = wanted
         self._stay = stay
-        self._tap = secrets.token_hex(4)
+        self._tap = os.urandom(4).hex()
         self._run_id = ""
 
     async def run(self) -> str:
@@ -65,6 +65,8 @@ class Feed:
         Returns:
             Why it cannot be heard any more; empty when it ended as runs do.
         """
+        # First, so that the first picture has curves in it.
+        await self._read_piece()
         following = asyncio.create_task(self._follow(), name="follow")
         await _first_of(following, asyncio.create_task(self._read(), name="records"))
         while await self._read_piece():
@@ -118,34 +120,22 @@ class Feed:
 
     async def _attached(self, run: Run) -> None:
         """Until this life of the run is over."""
-        await self._ask_first(run)
         await _first_of(
             asyncio.create_task(self._listen(run), name="listen"),
             asyncio.create_task(self._tap_on_demand(run), name="taps"),
         )
 
-    async def _ask_first(self, run: Run) -> None:
-        """A picture at once, without waiting for the next one that is published."""
-        from milepost.messages.supervisor import Snapshot, SnapshotRequested
-
-        try:
-            async with Client(run) as client:
-                self._hear(await client.ask(SnapshotRequested(), Snapshot, ASK_S))
-        except (Unreachable, NotServed) as error:
-            self._take(Silent(reason=str(error)))
-
     async def _listen(self, run: Run) -> None:
-        from milepost.messages.bus.broadcast import Listener
-        from milepost.messages.supervisor import Snapshot
+        from milepost.messages.listener import Listener
 
         listener = Listener(run.statistics, run.run_id)
         quiet_s = 0.0
         try:
             while True:
-                message = await listener.newest(QUIET_S)
-                if isinstance(message, Snapshot):
+                snapshot = await listener.newest(QUIET_S)
+                if snapshot is not None:
                     quiet_s = 0.0
-                    self._hear(message)
+                    self._take(heard(snapshot))
                     continue
                 quiet_s += QUIET_S
                 try:
@@ -159,12 +149,6 @@ class Feed:
                     self._take(Silent(reason=text))
         finally:
             await listener.close()
-
-    def _hear(self, snapshot: object) -> None:
-        from milepost.messages.supervisor import Snapshot
-
-        assert isinstance(snapshot, Snapshot), type(snapshot)
-        self._take(Heard(snapshot=snapshot, wall_s=time.time(), clock_s=time.monotonic()))
 
     # ---- taps ----------------------------------------------------------------------------
 
@@ -231,6 +215,11 @@ def find(folder: Path) -> Run:
         raise Unreachable(f"the run folder cannot be read: {error!r}") from error
 
 
+def heard(snapshot: Snapshot) -> Heard:
+    """It has come now."""
+    return Heard(snapshot=snapshot, wall_s=time.time(), clock_s=time.monotonic())
+
+
 async def _first_of(*tasks: asyncio.Task[Any]) -> None:
     """Until one has ended; the others are cancelled, and what it raised is raised."""
     try:
@@ -283,4 +272,4 @@ async def look_once(folder: Path, records: Records, take: Callable[[Update], Non
     take(Attached(run_id=run.run_id))
     async with Client(run) as client:
         snapshot = await client.ask(SnapshotRequested(), Snapshot, ASK_S)
-    take(Heard(snapshot=snapshot, wall_s=time.time(), clock_s=time.monotonic()))
+    take(heard(snapshot))

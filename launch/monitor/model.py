@@ -14,7 +14,6 @@ from typing import Any, Final, assert_never
 from msgspec import Struct, ValidationError
 
 from milepost.launch.accounts import Account, account_of
-from milepost.launch.commands.queues import Queue, Since
 from milepost.launch.display.progress import EVALUATION, QUIET, REWARD, Progress, scores
 from milepost.launch.monitor.actors import ActorRow, rows_of, rows_of_ended
 from milepost.launch.monitor.contracts import ANY_VERSION, S_OLD_MAX, Lamp, Refusals, lamps
@@ -31,6 +30,7 @@ from milepost.launch.monitor.updates import (
     Silent,
     Update,
 )
+from milepost.launch.queues import Queue, Since
 
 EVENTS_MAX: Final = 500
 VERSIONS_MAX: Final = 512
@@ -244,6 +244,11 @@ class Model:
             self._note_versions()
 
     # ---- what it knows -------------------------------------------------------------------
+
+    @property
+    def is_known(self) -> bool:
+        """Whether anything of the run itself was heard yet."""
+        return bool(self.run) or self.summary is not None
 
     @property
     def metrics(self) -> dict[str, float]:

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
 
 import orjson
+from msgspec import Struct
 
-from milepost.actors.engine.embedded.shape import read_shape
+from milepost.actors.engine.mixture import has_experts
 from milepost.configs.actors import BufferConfig, PublisherConfig
-from milepost.configs.load import load_topology
+from milepost.configs.resolved import read_resolved
 from milepost.configs.run import Mode
 from milepost.configs.topology import Topology
 from milepost.launch.monitor.updates import About, Ended, Logged, Recorded
@@ -76,14 +76,13 @@ def _routes(topology: Topology) -> Literal["", "replayed", "not replayed", "dens
     if topology.model is None:
         return ""
     try:
-        shape = read_shape(Path(topology.model.path).expanduser())
-    except (OSError, ValueError, KeyError):
+        is_mixture = has_experts(Path(topology.model.path).expanduser())
+    except (OSError, ValueError):
         return ""  # the folder of a run may be looked at where its model is not
-    return "dense" if shape.routes is None else "not replayed"
+    return "not replayed" if is_mixture else "dense"
 
 
-@dataclass(slots=True)
-class Records:
+class Records(Struct):
     """Everything that the folder of one run tells."""
 
     folder: Path
@@ -103,7 +102,7 @@ class Records:
         Raises:
             ConfigError: there is no topology.toml, or it cannot be read.
         """
-        topology = load_topology(str(self.folder.absolute() / "topology.toml"))
+        topology = read_resolved(self.folder / "topology.toml")
         buffer = topology.actors.buffer or BufferConfig()
         publisher = topology.actors.publisher or PublisherConfig()
         return About(

@@ -169,9 +169,12 @@ class MonitorApp(App[None]):
         self.draw()
 
     def take(self, update: Update) -> None:
-        """Merge what the feed heard; it is shown with the next frame."""
+        """Merge what the feed heard; it is shown with the next frame, and the first of it now."""
+        knew = self.model.is_known
         self.model.take(update)
         self._is_stale = True
+        if not knew and self.model.is_known:
+            self.draw()
 
     def draw(self) -> None:
         """Show this moment."""

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from msgspec import Struct
+from msgspec import Struct, field
 
-from milepost.launch.traffic.seen import Array, Seen
+if TYPE_CHECKING:
+    from milepost.launch.traffic.seen import Seen
 
 FINISHED_MAX: Final = 256
 LIFE_MAX: Final = 512
@@ -54,6 +54,8 @@ class Finished(Struct, frozen=True, kw_only=True):
 
 def read_finished(seen: Seen) -> Finished | None:
     """The trajectory that this message delivers; None when it delivers none, or was not copied."""
+    from milepost.launch.traffic.seen import Array
+
     row = seen.fields.get("trajectory")
     if seen.envelope.get("type") != "TrajectoryFinished" or not isinstance(row, Mapping):
         return None
@@ -90,8 +92,7 @@ def _message(message: Any) -> tuple[str, str]:
     return str(message.get("role", "")), " ".join(str(word) for word in words if word)
 
 
-@dataclass(slots=True)
-class Trajectories:
+class Trajectories(Struct):
     """What the taps copied, in bounded memory."""
 
     in_flight: tuple[Flight, ...] = ()
@@ -103,7 +104,7 @@ class Trajectories:
     life: deque[Seen] = field(default_factory=lambda: deque(maxlen=LIFE_MAX))
     num_dropped: int = 0
     """Messages that came faster than a tap copies."""
-    _asked: set[tuple[str, int]] = field(default_factory=set)
+    _asked: set[tuple[str, int]] = set()
     """(who asked, number) of messages in `life`: answers do not name their trajectory."""
 
     def take_snapshot(self, rollout: Mapping[str, Any]) -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from msgspec import Struct
 
-from milepost.launch.traffic.seen import Seen
-from milepost.messages.supervisor import Snapshot
+if TYPE_CHECKING:
+    from milepost.launch.traffic.seen import Seen
+    from milepost.messages.supervisor import Snapshot
 
 
 class About(Struct, frozen=True, kw_only=True):

@@ -2,27 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Final
+from typing import Final, assert_never
 
 from milepost.launch.monitor.lines import Ink, Line, Span, block, line
 from milepost.launch.monitor.model import Model
-from milepost.launch.monitor.pages import actor, event, overview, queue, trajectory
+from milepost.launch.monitor.pages import overview
 from milepost.launch.monitor.pages.words import head, reading
 from milepost.launch.monitor.ui import OPENS, Page, Place
 
-BODIES: Final[dict[Page, Callable[[Model, Place], list[Line]]]] = {
-    Page.OVERVIEW: overview.body,
-    Page.ACTORS: actor.actors,
-    Page.ACTOR: actor.actor,
-    Page.QUEUES: queue.queues,
-    Page.QUEUE: queue.queue,
-    Page.TRAJECTORIES: trajectory.trajectories,
-    Page.TRAJECTORY: trajectory.trajectory,
-    Page.EVENTS: event.events,
-    Page.EVENT: event.event,
-    Page.HELP: event.helping,
-}
 GOES: Final = (("a", "actors"), ("u", "queues"), ("t", "trajectories"), ("e", "events"))
 LAST: Final = (("?", "help"), ("q", "quit"))
 
@@ -39,15 +26,42 @@ def view(model: Model, place: Place) -> list[Line]:
 
 def num_lines(model: Model, place: Place) -> int:
     """Lines that the page in front has, shown or not."""
-    return len(BODIES[place.page](model, place))
+    return len(_body(model, place))
 
 
 def _shown(model: Model, place: Place) -> list[Line]:
-    lines = BODIES[place.page](model, place)
+    lines = _body(model, place)
     if place.page in OPENS:
         return lines
     most = max(0, len(lines) - place.body_lines)
     return lines[min(place.scroll, most) :]
+
+
+def _body(model: Model, place: Place) -> list[Line]:
+    """The page in front; what nobody opens is never loaded."""
+    match place.page:
+        case Page.OVERVIEW:
+            return overview.body(model, place)
+        case Page.ACTORS | Page.ACTOR:
+            from milepost.launch.monitor.pages import actor
+
+            one, several = actor.actor, actor.actors
+        case Page.QUEUES | Page.QUEUE:
+            from milepost.launch.monitor.pages import queue
+
+            one, several = queue.queue, queue.queues
+        case Page.TRAJECTORIES | Page.TRAJECTORY:
+            from milepost.launch.monitor.pages import trajectory
+
+            one, several = trajectory.trajectory, trajectory.trajectories
+        case Page.EVENTS | Page.EVENT | Page.HELP:
+            from milepost.launch.monitor.pages import event
+
+            one = event.helping if place.page is Page.HELP else event.event
+            several = event.events
+        case _ as unreachable:
+            assert_never(unreachable)
+    return (several if place.page in OPENS else one)(model, place)
 
 
 def _foot(place: Place) -> Line:

@@ -14,8 +14,8 @@ from typing import Final
 import zmq
 from zmq.utils import z85
 
-from milepost.messages.bus.reader import Reader
 from milepost.messages.errors import AddressError
+from milepost.messages.reader import Reader
 
 _ENDPOINT: Final = "inproc://zeromq.zap.01"
 

@@ -23,10 +23,10 @@ from milepost.messages.bus.doorstep import (
     raise_descriptor_limit,
     standing_max,
 )
-from milepost.messages.bus.reader import Reader
 from milepost.messages.bus.transport import Events, Frames
 from milepost.messages.errors import AddressError
 from milepost.messages.limits import BusLimits
+from milepost.messages.reader import Reader
 
 HANDSHAKE_MS = 5000
 """A connection that has not proven itself by then is closed."""

@@ -10,9 +10,10 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
+
+from msgspec import Struct
 
 from milepost.supervisor.cleanup.processes import PROC, Identity, identity_of
 
@@ -21,8 +22,7 @@ LISTENING: Final = "0A"
 STATE, INODE = 3, 9
 
 
-@dataclass(frozen=True, slots=True)
-class Listener:
+class Listener(Struct, frozen=True):
     """One listening socket.
 
     Attributes:

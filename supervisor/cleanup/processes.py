@@ -6,9 +6,10 @@ import os
 import signal
 import time
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+
+from msgspec import Struct
 
 RUN_VARIABLE: Final = "MILEPOST_RUN"
 """Set to the run's id in every child, and so in whatever the child starts."""
@@ -17,8 +18,7 @@ POLL_S: Final = 0.02
 LOOKS: Final = 2
 
 
-@dataclass(frozen=True, slots=True)
-class Identity:
+class Identity(Struct, frozen=True):
     """One process for ever: its number, when it started, and in which boot of the machine.
 
     Attributes:

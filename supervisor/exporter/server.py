@@ -24,7 +24,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.metrics_core import Metric as Family
 from prometheus_client.registry import Collector
 
-from milepost.messages.bus.broadcast import Listener
+from milepost.messages.listener import Listener
 from milepost.messages.supervisor import Snapshot
 from milepost.supervisor.exporter.families import UP, families, gauge
 

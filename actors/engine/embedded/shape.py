@@ -105,16 +105,6 @@ def read_shape(folder: Path) -> ModelShape:
     return shape_from_config(config)
 
 
-def has_experts(folder: Path) -> bool:
-    """Whether the checkpoint is a mixture of experts, of any architecture.
-
-    Raises:
-        FileNotFoundError: no `config.json`.
-    """
-    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    return any(config.get(key) for key in _EXPERTS)
-
-
 def shape_from_config(config: dict[str, Any]) -> ModelShape:
     """As `read_shape`, from the decoded `config.json`."""
     model_type = config.get("model_type")
@@ -147,9 +137,6 @@ def shape_from_config(config: dict[str, Any]) -> ModelShape:
         sparse_layers=sparse_layers,
     )
 
-
-_EXPERTS: Final = ("num_experts", "num_local_experts", "n_routed_experts")
-"""Names that families give the number of experts of a layer."""
 
 _WANTED: Final[dict[str, Any]] = {
     "hidden_act": "silu",

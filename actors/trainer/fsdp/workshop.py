@@ -12,7 +12,8 @@ import torch
 import xxhash
 
 from milepost.actors.arrays import from_bulk, to_bulk
-from milepost.actors.engine.embedded.shape import has_experts, read_shape
+from milepost.actors.engine.embedded.shape import read_shape
+from milepost.actors.engine.mixture import has_experts
 from milepost.actors.session.families import bundled_template
 from milepost.actors.session.text.sources import hash_of_sources, template_sources
 from milepost.actors.trainer.fsdp.attention import has_varlen

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from milepost.launch.commands.queues import Queue
 from milepost.launch.monitor.drawings import bar, curve
 from milepost.launch.monitor.lines import (
     Column,
@@ -21,6 +20,7 @@ from milepost.launch.monitor.lines import (
 from milepost.launch.monitor.model import Model
 from milepost.launch.monitor.pages.words import short
 from milepost.launch.monitor.ui import Place, cursor_of, names_on, window
+from milepost.launch.queues import Queue
 
 STATE_LEAST: Final = 6
 CHART_LINES: Final = 6

@@ -9,7 +9,8 @@ import pytest
 from proc.bus.harness import until
 
 from milepost.messages.bus import AddressError
-from milepost.messages.bus.broadcast import KEPT, TOPIC, Broadcast, Listener
+from milepost.messages.bus.broadcast import Broadcast
+from milepost.messages.listener import KEPT, TOPIC, Listener
 from milepost.messages.supervisor import Snapshot
 
 

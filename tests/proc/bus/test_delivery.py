@@ -15,7 +15,7 @@ from milepost.messages.bus import (
     Unanswered,
     Undelivered,
 )
-from milepost.messages.bus.reader import Reader
+from milepost.messages.reader import Reader
 from milepost.messages.supervisor import Begin, Stacks, StacksRequested
 
 

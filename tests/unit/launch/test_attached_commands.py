@@ -12,6 +12,7 @@ from milepost.launch.attach import NotServed, Run
 from milepost.launch.commands import prometheus, ps, queues, tail, why
 from milepost.launch.commands.tail import whole_lines
 from milepost.launch.exits import Exit
+from milepost.launch.queues import between, queues_of, with_rates
 from milepost.launch.tables import LEFT, RIGHT, seconds, table
 
 RUN: dict[str, Any] = {
@@ -139,8 +140,8 @@ def test_queues_show_what_is_full_with_rates_of_each_actors_own_clock() -> None:
     )
     first = [actor("session-0", statistics={**early, "uptime_s": 10.0})]
     second = [actor("session-0", statistics={**late, "uptime_s": 12.0})]
-    spent_s = queues.between(first, second)
-    found = queues.with_rates(queues.queues_of(first), queues.queues_of(second), spent_s)
+    spent_s = between(first, second)
+    found = with_rates(queues_of(first), queues_of(second), spent_s)
     assert queues.lines_of(found) == [
         "queue                   depth   max  peak  oldest   in/s  out/s  state",
         "session-0 -> trainer-0    259   256     5   31.2s  120.0    0.0  BLOCKED 3",
@@ -158,8 +159,8 @@ def test_queues_show_what_is_full_with_rates_of_each_actors_own_clock() -> None:
 def test_an_actor_that_began_again_has_no_rate_yet() -> None:
     first = [actor("engine-0", statistics={**bus(mailbox(received=500)), "uptime_s": 90.0})]
     second = [actor("engine-0", statistics={**bus(mailbox(received=3)), "uptime_s": 1.0})]
-    spent_s = queues.between(first, second)
-    (queue,) = queues.with_rates(queues.queues_of(first), queues.queues_of(second), spent_s)
+    spent_s = between(first, second)
+    (queue,) = with_rates(queues_of(first), queues_of(second), spent_s)
     assert (queue.num_in, queue.in_per_s) == (3, 0.0)
 
 

@@ -13,12 +13,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import zmq
 from zmq.backend import Socket
 
-from milepost.messages.bus.transport import Frames
+if TYPE_CHECKING:
+    from milepost.messages.bus.transport import Frames
 
 BATCH: Final = 64
 """Messages read from one socket before other work of the loop gets its turn."""
