@@ -6,10 +6,12 @@ Runs for every event and effect of every actor, so how to read a type is worked 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from enum import Enum
 from operator import attrgetter
-from typing import Any, Final
+from types import UnionType
+from typing import Any, Final, Union, get_args, get_origin, get_type_hints
 
-from msgspec import inspect
+from msgspec import Struct
 
 from milepost.actors.recorder.lines import Facts, named
 from milepost.messages import registry
@@ -35,6 +37,8 @@ TEXTS: Final = frozenset(
 """Fields of text worth reading. Others may be long, or hold the key of a door."""
 NAMES: Final = ("trajectory_id", "group_id")
 """Taken from structs inside of a message, too."""
+_NUMBERS: Final = frozenset({int, float, bool})
+_UNIONS: Final = (UnionType, Union)
 _OWN_MODULES: Final = frozenset(module.__name__ for module in registry.MODULES)
 """Types of the user's own are not known to whoever reads a recording."""
 
@@ -79,17 +83,17 @@ class _Plan:
     __slots__ = ("is_own", "names", "values")
 
     def __init__(self, kind: type[Message]) -> None:
-        info = inspect.type_info(kind)
-        assert isinstance(info, inspect.StructType), kind
+        # Four times as fast as `msgspec.inspect`, which looks into every struct within.
+        hints = get_type_hints(kind)
         found: dict[str, list[str]] = {"plain": [], "text": [], "list": []}
         within: dict[str, list[tuple[str, bool]]] = {}
-        for field in info.fields:
-            place = _place_of(field.name, field.type)
+        for field in kind.__struct_fields__:
+            place = _place_of(field, hints[field])
             if place:
-                found[place].append(field.name)
-            names, is_one = _named_within(field.type)
+                found[place].append(field)
+            names, is_one = _named_within(hints[field])
             for name in names:
-                within.setdefault(name, []).append((field.name, is_one))
+                within.setdefault(name, []).append((field, is_one))
         own = [name for name in found["list"] if name.removesuffix("s") in within]
         lists = [name for name in found["list"] if name not in own]
         direct = [*found["plain"], *found["text"], *lists]
@@ -167,22 +171,27 @@ def _names_in(
 _plans: Final[dict[type, _Plan]] = {}
 
 
-def _place_of(name: str, kind: inspect.Type) -> str:
+def _place_of(name: str, kind: Any) -> str:
     """What a field is to the recorder: `plain`, `text`, `list`, or nothing."""
-    for each in kind.types if isinstance(kind, inspect.UnionType) else (kind,):
-        match each:
-            case inspect.IntType() | inspect.FloatType() | inspect.BoolType():
-                return "plain"
-            case inspect.EnumType():
-                return "plain"
-            case inspect.StrType():
-                return "plain" if name.endswith("_id") else "text" if name in TEXTS else ""
-            case inspect.VarTupleType(item_type=item) | inspect.ListType(item_type=item):
-                is_names = isinstance(item, inspect.StrType) and name.endswith("_ids")
-                return "list" if is_names else ""
-            case _:
-                pass
+    for each in get_args(kind) if get_origin(kind) in _UNIONS else (kind,):
+        if each in _NUMBERS or (isinstance(each, type) and issubclass(each, Enum)):
+            return "plain"
+        if each is str:
+            return "plain" if name.endswith("_id") else "text" if name in TEXTS else ""
+        if (item := _item_of(each)) is not None:
+            return "list" if item is str and name.endswith("_ids") else ""
     return ""
+
+
+def _item_of(kind: Any) -> Any:
+    """What a list holds; None of what is no list."""
+    match get_origin(kind), get_args(kind):
+        case origin, (item,) if origin is list:
+            return item
+        case origin, (item, more) if origin is tuple and more is Ellipsis:
+            return item
+        case _:
+            return None
 
 
 def _reader(names: list[str]) -> Callable[[Message], tuple[Any, ...]]:
@@ -196,15 +205,10 @@ def _reader(names: list[str]) -> Callable[[Message], tuple[Any, ...]]:
             return attrgetter(*names)
 
 
-def _named_within(kind: inspect.Type) -> tuple[tuple[str, ...], bool]:
+def _named_within(kind: Any) -> tuple[tuple[str, ...], bool]:
     """Which of `NAMES` the structs in this field have, and whether it holds one struct alone."""
-    match kind:
-        case inspect.StructType(fields=fields):
-            known = {field.name for field in fields}
-            return tuple(name for name in NAMES if name in known), True
-        case inspect.VarTupleType(item_type=inspect.StructType() as item):
-            return _named_within(item)[0], False
-        case inspect.ListType(item_type=inspect.StructType() as item):
-            return _named_within(item)[0], False
-        case _:
-            return (), False
+    item = _item_of(kind)
+    struct = kind if item is None else item
+    if not isinstance(struct, type) or not issubclass(struct, Struct):
+        return (), False
+    return tuple(name for name in NAMES if name in struct.__struct_fields__), item is None

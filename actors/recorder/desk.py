@@ -95,12 +95,16 @@ class RecorderDesk:
     ) -> None:
         """The same for the first calls of a bunch, which tell what all of them take."""
         started_s = time.thread_time()
+        looked_s = time.thread_time()
         count = len(self._waiting)
         self._waiting.append((lasting(told), now_s, at_s, carried_out, None))
         if not self._timer_runs:
             self._timer_runs = True
             self._loop.call_later(WAIT_S, self._timer_ends)
-        self._spent_s[count] = time.thread_time() - started_s
+        ended_s = time.thread_time()
+        # The calls behind these are kept without looking at the clock.
+        look_s = looked_s - started_s if count else 0.0
+        self._spent_s[count] = max(0.0, ended_s - (looked_s if count else started_s) - look_s)
 
     def _record_apart(self, call: Call, effects: Sequence[Effect]) -> None:
         recorder = self._recorder

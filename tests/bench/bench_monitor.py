@@ -8,6 +8,11 @@ from its start to its end, and what each recorder counts of itself, over all tha
 processors had to give in the wall time of the run. As much longer takes a run that always has use
 for all of them. The same over the processor time that the run took is printed, too: that is the
 larger one, since no run is busy on all processors while it starts or ends.
+
+Those runs find the starting checkpoint in the cache. One more does not: the quick start as a user
+runs it for the first time, its warm-up with recorders included, a monitor attached from beginning
+to end of the RL run. That is what the limit is wanted of; the runs before it are harder, since they
+are shorter, and the harder one is what must hold.
 """
 
 from __future__ import annotations
@@ -33,14 +38,18 @@ import orjson
 import pytest
 from msgspec import Struct
 
+from milepost.launch.running import WARM_UP
+
 STEPS: Final = 80
 PAIRS: Final = 3
 WANTED: Final = 0.02
-COST_MAX: Final = 0.04
-"""What this fails above; `WANTED` is not reached yet."""
 RECORDERS: Final = "system.recorder.enabled={}"
 SIZE: Final = (120, 40)
 MILEPOST: Final = str(Path(sys.executable).with_name("milepost"))
+ENVIRONMENT: Final = {
+    name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"
+}
+"""As a user has it: what is imported was compiled before."""
 
 
 class Cost(Struct, frozen=True):
@@ -102,11 +111,21 @@ class Terminal:
 
 
 @contextmanager
-def run(folder: Path, *, recorded: bool) -> Iterator[subprocess.Popen[bytes]]:
-    """The quick start's run, from its start to its end."""
+def run(
+    folder: Path, *, recorded: bool, cache: Path | None = None
+) -> Iterator[subprocess.Popen[bytes]]:
+    """The quick start's run, from its start to its end.
+
+    Args:
+        folder: of the run.
+        recorded: its recorders are on.
+        cache: where starting checkpoints are kept; None: where they always are.
+    """
+    environment = ENVIRONMENT if cache is None else {**ENVIRONMENT, "MILEPOST_CACHE": str(cache)}
     command = [MILEPOST, "run", "lookup", "--plain", "--set", f"run.steps={STEPS}"]
     command += ["--set", RECORDERS.format(str(recorded).lower())]
-    process = subprocess.Popen([*command, "--out", str(folder)], stdout=subprocess.DEVNULL)
+    command += ["--out", str(folder)]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, env=environment)
     try:
         yield process
         assert process.wait(timeout=600) == 0
@@ -123,12 +142,23 @@ def until_attachable(folder: Path) -> None:
         time.sleep(0.05)
 
 
-def cost(folder: Path, *, watched: bool) -> Cost:
+def recorders_s(folder: Path) -> float:
+    """Processor seconds that the recorders of a run and of its warm-up count of themselves."""
+    found = 0.0
+    for each in (folder, folder.with_name(folder.name + WARM_UP)):
+        if each.is_dir():
+            statistics = orjson.loads((each / "summary.json").read_bytes())["statistics"]
+            recorders = [one.get("recorder", {}) for one in statistics.values()]
+            found += sum(float(one.get("cpu_s", 0.0)) for one in recorders)
+    return found
+
+
+def cost(folder: Path, *, watched: bool, cache: Path | None = None) -> Cost:
     """Run once; what is not watched has no recorders either."""
     begun_s = ended_s = time.monotonic()
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     monitor_cpu_s = bytes_per_s = 0.0
-    with run(folder, recorded=watched) as process:
+    with run(folder, recorded=watched, cache=cache) as process:
         if watched:
             until_attachable(folder)
             terminal = Terminal()
@@ -138,7 +168,7 @@ def cost(folder: Path, *, watched: bool) -> Cost:
                 stdin=terminal.theirs,
                 stdout=terminal.theirs,
                 stderr=terminal.theirs,
-                env={**os.environ, "TERM": "xterm-256color"},
+                env={**ENVIRONMENT, "TERM": "xterm-256color"},
             )
             process.wait(timeout=600)
             ended_s = time.monotonic()
@@ -154,8 +184,7 @@ def cost(folder: Path, *, watched: bool) -> Cost:
     cpu_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     summary = orjson.loads((folder / "summary.json").read_bytes())
     work_s = float(summary["seconds"]["running"])
-    recorders = [each.get("recorder", {}) for each in summary["statistics"].values()]
-    recorder_s = sum(float(each.get("cpu_s", 0.0)) for each in recorders)
+    recorder_s = recorders_s(folder)
     return Cost(wall_s, work_s, cpu_s - monitor_cpu_s, recorder_s, monitor_cpu_s, bytes_per_s)
 
 
@@ -168,7 +197,8 @@ READ: Final = {
 
 @pytest.mark.timeout(1800)
 def test_monitor_and_recorders_cost_the_quick_start_a_few_percent(tmp_path: Path) -> None:
-    cost(tmp_path / "first", watched=False)  # makes the starting checkpoint, once
+    first = cost(tmp_path / "first", watched=True, cache=tmp_path / "cache")
+    cost(tmp_path / "once", watched=False)  # makes the starting checkpoint of the others
     bare, watched = [], []
     for number in range(PAIRS):
         bare.append(cost(tmp_path / f"bare-{number}", watched=False))
@@ -184,6 +214,9 @@ def test_monitor_and_recorders_cost_the_quick_start_a_few_percent(tmp_path: Path
     sent = median(each.bytes_per_s for each in watched)
     print(f"written to its terminal: {sent / 1024:.1f} KiB/s")
     share = median(each.of_the_machine for each in watched)
-    told = f"{1 + share:.4f}, wanted {1 + WANTED:.2f}"
-    print(f"wall time with recorders on and a monitor attached, to neither, at most: {told}")
-    assert share <= COST_MAX
+    print("wall time with recorders on and a monitor attached, to neither, at most:")
+    print(f"  the RL run alone, its starting checkpoint made before: {1 + share:.4f}")
+    told = f"{1 + first.of_the_machine:.4f} ({first.wall_s:.0f} s)"
+    print(f"  the quick start as it runs for the first time, warm-up included: {told}")
+    print(f"  wanted of both: {1 + WANTED:.2f}")
+    assert max(share, first.of_the_machine) <= WANTED
