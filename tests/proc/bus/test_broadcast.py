@@ -29,8 +29,9 @@ async def test_listeners_come_late_and_go_and_the_speaker_knows(tmp_path: Path) 
     speaker = Broadcast(endpoint, "supervisor", "run")
     assert not speaker.is_heard
     await speaker.say(snapshot(1))
-    first, second = Listener(endpoint, "run"), Listener(endpoint, "run")
+    first = Listener(endpoint, "run")
     await until(lambda: speaker.is_heard, "a listener")
+    second = Listener(endpoint, "run")
     await speaker.say(snapshot(2))
     assert (await heard(first)).run["step"] == 2, "nothing of before it came"
     await first.close()
