@@ -55,7 +55,9 @@ def test_every_data_file_is_listed(project: dict[str, Any]) -> None:
 
 
 def test_links_of_the_type_checkers_are_the_rooms() -> None:
-    links = {path.name: str(path.readlink()) for path in (ROOT / ".typing" / "milepost").iterdir()}
+    found = (ROOT / ".typing" / "milepost").iterdir()
+    # Whoever runs through these links and may keep bytecode keeps it beside them.
+    links = {path.name: str(path.readlink()) for path in found if path.name != "__pycache__"}
     rooms = {room: f"../../{room}" for room in ROOMS}
     assert links == {"__init__.py": f"../../{FRONT}/__init__.py", **rooms}
 
