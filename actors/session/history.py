@@ -36,6 +36,16 @@ class Plan(Struct, frozen=True):
     """Tree only: number of the turn that it continues."""
 
 
+class Replayed(list["ChatMessage"]):
+    """A replayed conversation that only ever grows at its end: whoever knows its beginning, does.
+
+    A client's door keeps one for as long as the client repeats what it sent, and gives the same
+    list with each turn. Nobody else changes it.
+    """
+
+    __slots__ = ()
+
+
 class LinearHistory:
     """Messages of one conversation, and where each generated reply ends among them.
 
@@ -44,7 +54,16 @@ class LinearHistory:
         appended_roles: roles that may follow a reply.
     """
 
-    __slots__ = ("_appended_roles", "_matcher", "ends", "messages", "tools", "truncated")
+    __slots__ = (
+        "_agreed",
+        "_appended_roles",
+        "_matcher",
+        "_replayed",
+        "ends",
+        "messages",
+        "tools",
+        "truncated",
+    )
 
     def __init__(self, matcher: Matcher, appended_roles: Collection[str]) -> None:
         self._matcher = matcher
@@ -55,6 +74,10 @@ class LinearHistory:
         self.tools: list[dict[str, Any]] = []
         self.truncated = False
         """The newest reply was cut off; it may be tried again, not continued."""
+        self._replayed: Replayed | None = None
+        """Of the newest plan."""
+        self._agreed = 0
+        """Its first messages are ours, so many of them: nobody compares them again."""
 
     def plan(self, messages: list[ChatMessage], tools: list[dict[str, Any]]) -> Plan:
         """How this request goes on; nothing changes.
@@ -88,7 +111,7 @@ class LinearHistory:
     def commit(self, plan: Plan, reply: ChatMessage, *, truncated: bool) -> None:
         """Make the plan and its reply the history."""
         assert plan.base_turns in (len(self.ends), len(self.ends) - 1), f"stale plan {plan}"
-        del self.messages[plan.base_messages :]
+        self._shorten(plan.base_messages)
         del self.ends[plan.base_turns :]
         self.messages += plan.appended
         self.messages.append(reply)
@@ -98,9 +121,16 @@ class LinearHistory:
 
     def cut(self, turns: int) -> None:
         """Forget all but the first `turns` turns."""
-        del self.messages[self.ends[turns - 1] :]
+        self._shorten(self.ends[turns - 1])
         del self.ends[turns:]
         self.truncated = False
+
+    def validate(self) -> None:
+        """Assert what is remembered of a comparison; costs every message."""
+        replayed = self._replayed or ()
+        assert self._agreed <= min(len(self.messages), len(replayed)), "agreed on what is not there"
+        for stored, other in zip(self.messages, replayed[: self._agreed], strict=False):
+            assert stored is other or self._matcher(stored, other), "a replayed list has changed"
 
     def last_calls(self, base_turns: int) -> list[dict[str, Any]]:
         """Tool calls of the last reply among the first `base_turns` turns."""
@@ -108,11 +138,25 @@ class LinearHistory:
         return reply.get("tool_calls") or []
 
     def _matched(self, messages: Sequence[ChatMessage]) -> int:
-        for index, (stored, replayed) in enumerate(zip(self.messages, messages, strict=False)):
-            # What a door did not parse again is the stored message itself.
-            if stored is not replayed and not self._matcher(stored, replayed):
-                return index
-        return min(len(self.messages), len(messages))
+        """How many messages at the beginning are ours."""
+        ours, same = self.messages, self._matcher
+        known = self._agreed if messages is self._replayed else 0
+        both = min(len(ours), len(messages))
+        # What a door did not parse again is the stored message itself.
+        differ = (
+            at
+            for at in range(known, both)
+            if ours[at] is not messages[at] and not same(ours[at], messages[at])
+        )
+        matched = next(differ, both)
+        self._replayed, self._agreed = None, 0
+        if isinstance(messages, Replayed):
+            self._replayed, self._agreed = messages, matched
+        return matched
+
+    def _shorten(self, length: int) -> None:
+        del self.messages[length:]
+        self._agreed = min(self._agreed, length)
 
     def _plan_retry(
         self, messages: list[ChatMessage], tools: list[dict[str, Any]], matched: int

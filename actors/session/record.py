@@ -254,5 +254,6 @@ class LinearRecord:
     def validate(self) -> None:
         """Assert what holds between row and messages."""
         self.row.validate()
+        self.history.validate()
         assert len(self.row.turns) == len(self.history.ends), "row and history differ in turns"
         assert self._numbers == sorted(set(self._numbers)), "turns are out of order"

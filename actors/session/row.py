@@ -1,8 +1,10 @@
 """The token row of one conversation: ids, log-probs and provenance, growing turn by turn.
 
 Arrays with spare room, never a Python object for each token: 9 bytes a token and its routes, where
-they are replayed, at most doubled. The row is hashed as it grows, so a turn costs its new tokens
-only.
+they are replayed, at most doubled. The row is hashed as it grows, and a prompt is a view of it that
+reaches into the spare room, so a turn costs its new tokens only. A token that was given out in a
+prompt is never written again: somebody may still be sending it, or reading it. Where another one
+must stand, the tokens before it are copied.
 """
 
 from __future__ import annotations
@@ -59,12 +61,13 @@ class SampledReply(Struct, frozen=True, eq=False):
 class TokenRow:
     """One conversation's tokens, T in all.
 
-    Only `commit` changes it. A prompt is made beside it, so a turn that fails leaves no trace.
+    Only `commit` changes it. A prompt is made behind its end, so a turn that fails leaves no trace.
     """
 
     __slots__ = (
         "_before_reply",
         "_before_turn",
+        "_given",
         "_hasher",
         "_logprobs",
         "_provenance",
@@ -80,6 +83,8 @@ class TokenRow:
         self.turns: list[TurnBoundary] = []
         self.spans: list[VersionSpan] = []
         self._token_ids = np.empty(FIRST_CAPACITY, dtype="<i4")
+        self._given = 0
+        """The first tokens in this memory are in prompts, so many of them."""
         self._provenance = np.empty(FIRST_CAPACITY, dtype=np.uint8)
         self._logprobs = np.empty(FIRST_CAPACITY, dtype="<f4")
         self._routes: NDArray[np.uint8 | np.int16] | None = None
@@ -121,13 +126,26 @@ class TokenRow:
         return int(self._token_ids[end - 1]) if end else None
 
     def prompt(self, base_turns: int, seam: Seam, piece: Piece) -> NDArray[np.int32]:
-        """The prompt of a turn after the first `base_turns`, int32 [P]; the row stays as it is."""
+        """The prompt of a turn after the first `base_turns`, int32 [P]; the row stays as it is.
+
+        A view of memory that keeps what it says for as long as somebody refers to it; a copy where
+        it leaves out tokens that the row still has.
+        """
         base = self.base_length(base_turns) - seam.drop
         start = base + len(seam.insert)
-        prompt = np.empty(start + len(piece.token_ids), dtype="<i4")
-        prompt[:base] = self._token_ids[:base]
-        prompt[base:start] = seam.insert
-        prompt[start:] = piece.token_ids
+        end = start + len(piece.token_ids)
+        if base < self.length:
+            prompt = np.empty(end, dtype="<i4")
+            prompt[:base] = self._token_ids[:base]
+            prompt[base:start] = seam.insert
+            prompt[start:] = piece.token_ids
+            return prompt
+        if end > len(self._token_ids):
+            self._grow(end)
+        self._write_prompt(base, seam, piece)
+        self._given = max(self._given, end)
+        prompt = self._token_ids[:end]
+        prompt.flags.writeable = False
         return prompt
 
     def commit(self, base_turns: int, seam: Seam, piece: Piece, reply: SampledReply) -> None:
@@ -183,6 +201,7 @@ class TokenRow:
 
     def validate(self) -> None:
         """Every invariant, from scratch; costs the whole row."""
+        assert self._given <= len(self._token_ids), "prompts reach beyond the memory of the row"
         hasher, start = xxhash.xxh3_128(), 0
         sampled = self.provenance == Provenance.SAMPLED
         expected = np.zeros(self.length, dtype=bool)
@@ -211,10 +230,9 @@ class TokenRow:
         end = prompt_end + len(reply.token_ids)
         if end > len(self._token_ids):
             self._grow(end)
+        self._write_prompt(start, seam, piece)
+        self._write(prompt_end, reply.token_ids)
         token_ids, kinds, logprobs = self._token_ids, self._provenance, self._logprobs
-        token_ids[start:text] = seam.insert
-        token_ids[text:prompt_end] = piece.token_ids
-        token_ids[prompt_end:end] = reply.token_ids
         kinds[start:text] = _TEMPLATE
         kinds[text:prompt_end] = piece.provenance
         kinds[prompt_end:end] = _SAMPLED
@@ -227,6 +245,25 @@ class TokenRow:
         hasher.update(token_ids[prompt_end:end].data)
         self.length = end
         return prompt_end
+
+    def _write_prompt(self, start: int, seam: Seam, piece: Piece) -> None:
+        if seam.insert:
+            self._write(start, np.array(seam.insert, dtype="<i4"))
+        self._write(start + len(seam.insert), piece.token_ids)
+
+    def _write(self, start: int, token_ids: NDArray[np.int32]) -> None:
+        """Put them there, in other memory if others were given out from that place."""
+        end = start + len(token_ids)
+        known = min(self._given, end)
+        if start < known:
+            there, here = self._token_ids[start:known], token_ids[: known - start]
+            if np.logical_and.reduce(there == here):
+                start, token_ids = known, token_ids[known - start :]
+            else:
+                fresh = np.empty_like(self._token_ids)
+                fresh[:start] = self._token_ids[:start]
+                self._token_ids, self._given = fresh, 0
+        self._token_ids[start:end] = token_ids
 
     def _add_routes(self, known: int, routes: NDArray[np.uint8 | np.int16]) -> None:
         """Routes of the tokens from `known` on; those before have theirs."""
@@ -246,6 +283,7 @@ class TokenRow:
             new = np.empty(capacity, dtype=old.dtype)
             new[: self.length] = old[: self.length]
             setattr(self, name, new)
+        self._given = 0
 
     def _cut(self, base_turns: int) -> None:
         """Forget the newest turn."""

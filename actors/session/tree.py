@@ -155,7 +155,7 @@ class TreeRecord:
             if end > len(messages):
                 continue
             pairs = zip(node.messages, messages[start:end], strict=True)
-            if not all(self._matcher(stored, replayed) for stored, replayed in pairs):
+            if not all(stored is other or self._matcher(stored, other) for stored, other in pairs):
                 continue
             if (rank := (end, node.depth, node.number)) > best_rank:
                 best, best_rank = node, rank

@@ -44,7 +44,8 @@ class AnthropicMessages:
         def convert(item: dict[str, Any], index: int) -> tuple[ChatMessage, ...]:
             return messages_of(item, f"messages[{index}]", replay)
 
-        messages = system + replay.messages(fields.raw("messages") or b"[]", convert, "messages")
+        raw = fields.raw("messages") or b"[]"
+        messages = replay.messages(raw, convert, "messages", tuple(system))
         tools = replay.tools(fields.raw("tools"), _tool)
         bound = fields.take("max_tokens", Bound)
         stream = fields.take("stream", bool) or False

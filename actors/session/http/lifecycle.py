@@ -183,7 +183,7 @@ class Lifecycle:
         dialect = self._chats.speaks("messages")
         assert dialect is not None, "the dialect of count_tokens is spoken"
         try:
-            asked = self._chats.read(session, "messages", body)
+            asked = self._chats.read(session, "messages", (body,))
             check_tools(asked.tools)
             text = self._renderer.first(check_messages(asked.messages), asked.tools)
             piece = self._renderer.recall(text)

@@ -1,24 +1,27 @@
 """The replayed history of one session, read once.
 
 A client sends the whole conversation with each turn. What is byte for byte what it sent before is
-not parsed again: it stands for the very message objects of the last time.
+not parsed again: it stands for the very message objects of the last time, in the very list. Its
+bytes are read once, for their hash, and neither copied nor put together.
 """
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
 from msgspec import Raw
 from xxhash import xxh3_128, xxh3_128_digest
 
+from milepost.actors.session.history import Replayed
 from milepost.actors.session.http.fields import NO_JSON
 from milepost.actors.session.refusal import TurnRefused
 from milepost.actors.session.text.nesting import NESTING_MAX, is_deep
 from milepost.actors.session.validation import check_message
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from milepost.messages.session import ChatReply
     from milepost.messages.shared import ChatMessage
@@ -43,13 +46,15 @@ class Replay:
     """
 
     __slots__ = (
-        "_body",
+        "_cut",
         "_digests",
         "_end",
+        "_first",
         "_hash",
         "_hasher",
         "_read",
         "_reply",
+        "_said",
         "_short",
         "_start",
         "_tools",
@@ -60,44 +65,74 @@ class Replay:
     def __init__(self, spelled: dict[str, list[str]]) -> None:
         self._digests: list[bytes] = []
         self._read: list[tuple[ChatMessage, ...]] = []
+        """By item of its list."""
+        self._first: tuple[ChatMessage, ...] = ()
+        self._said = Replayed()
+        """The first messages, and those of all items."""
         self._start = self._end = 0
         """In the last body: where its list of messages begins, and where the last of them ends."""
         self._hash = b""
         """Of the last body up to that end."""
         self._hasher = xxh3_128()
         """Of the request, as far as it repeats the last body: no byte is hashed twice."""
-        self._body = self._short = b""
-        """The request that is read."""
+        self._short = b""
+        """The request that is read, without what it repeats of the last body."""
+        self._cut = 0
+        """How many bytes that are."""
         self._tools: list[dict[str, Any]] = []
         self._tools_digest = b""
         self._reply: ChatMessage = {}
         """The newest."""
         self.spelled = spelled
 
-    def begin(self, body: bytes) -> bytes:
+    def begin(self, body: Sequence[bytes]) -> bytes:
         """A request: its body without the messages that it repeats from the last one, to the byte.
 
         Most bodies are the last one with messages added, and are then not even scanned again.
+
+        Args:
+            body: in the pieces that it came in.
         """
-        self._body = self._short = body
-        end = self._end
-        if end and body[end : end + 1] == b",":
-            self._hasher = xxh3_128(memoryview(body)[:end])
-            if self._hasher.digest() == self._hash:
-                self._short = body[: self._start + 1] + body[end + 1 :]
+        self._cut = 0
+        if self._end and (rest := self._rest(body)):
+            before = self._start + 1
+            head = body[0] if len(body[0]) >= before else b"".join(body)
+            self._short = head[:before] + rest[1:]
+            self._cut = self._end + 1 - before
+        else:
+            self._short = body[0] if len(body) == 1 else b"".join(body)
         return self._short
+
+    def _rest(self, body: Sequence[bytes]) -> bytes:
+        """What follows the repeated messages, from the comma on; empty: it does not repeat them."""
+        at, left = 0, self._end
+        while at < len(body) and len(body[at]) <= left:
+            left -= len(body[at])
+            at += 1
+        if at == len(body) or body[at][left : left + 1] != b",":
+            return b""
+        self._hasher = xxh3_128()
+        for piece in body[:at]:
+            self._hasher.update(piece)
+        self._hasher.update(memoryview(body[at])[:left])
+        if self._hasher.digest() != self._hash:
+            return b""
+        return b"".join((memoryview(body[at])[left:], *body[at + 1 :]))
 
     def end(self) -> None:
         """The request is read, or refused: its body is not kept."""
-        self._body = self._short = b""
+        self._short = b""
 
-    def messages(self, raw: bytes, convert: Convert, name: str) -> list[ChatMessage]:
+    def messages(
+        self, raw: bytes, convert: Convert, name: str, first: tuple[ChatMessage, ...] = ()
+    ) -> Replayed:
         """The conversation of the request that was begun; every message of it is checked.
 
         Args:
             raw: JSON of a list of objects.
             convert: the messages that one of them stands for.
             name: of the field.
+            first: messages that stand before all of them.
 
         Raises:
             TurnRefused: kind bad_request; no such list, or one of them cannot be taken.
@@ -106,36 +141,48 @@ class Replay:
             items = _LIST.decode(raw)
         except NO_JSON as error:
             raise TurnRefused("bad_request", f"{name}: {error}") from error
+        if self._cut and not items:
+            raise TurnRefused("bad_request", f"{name}: a comma stands before the end of the list")
         digests = [xxh3_128_digest(item) for item in items]
-        is_short = len(self._short) < len(self._body)
-        same = len(self._digests) if is_short else _num_same(self._digests, digests)
-        digests = self._digests[:same] + digests if is_short else digests
-        fresh = items if is_short else items[same:]
-        messages = self._read[:same]
-        for index, raw_item in enumerate(fresh, same):
+        same = len(self._digests)
+        if not self._cut:
+            same = _num_same(self._digests, digests)
+            items, digests = items[same:], digests[same:]
+        fresh = []
+        for index, raw_item in enumerate(items, same):
             item = _read(_OBJECT, raw_item, f"{name}[{index}]")
-            messages.append(
+            fresh.append(
                 tuple(
                     self._known_text(check_message(message, index))
                     for message in convert(item, index)
                 )
             )
-        self._digests, self._read = digests, messages
+        if same < len(self._digests) or self._first != first:
+            self._first, self._digests = first, self._digests[:same]
+            self._read = self._read[:same]
+            self._said = Replayed(chain(first, *self._read))
+        self._digests += digests
+        self._read += fresh
+        self._said += chain(*fresh)
         self._mark(raw, name)
-        return [message for converted in messages for message in converted]
+        return self._said
 
     def _mark(self, raw: bytes, name: str) -> None:
         """Note where the messages stand in this body, for the next one."""
-        body, short = self._body, self._short
+        short, self._end = self._short, 0
         start = short.find(b"[", short.find(b'"%s"' % name.encode()) + 1)
-        end = start + len(raw) - 1 + len(body) - len(short)
-        hashed, self._end = self._end if len(short) < len(body) else 0, 0
-        if self._digests and short[start : start + len(raw)] == raw and body[end : end + 1] == b"]":
-            while body[end - 1 : end].isspace():
+        end = start + len(raw) - 1
+        if self._digests and short.startswith(raw, start) and short[end : end + 1] == b"]":
+            while short[end - 1 : end].isspace():
                 end -= 1
-            hasher = self._hasher if hashed else xxh3_128()
-            hasher.update(memoryview(body)[hashed:end])
-            self._start, self._end, self._hash = start, end, hasher.digest()
+            if self._cut:
+                assert start == self._start, "the list stands where it stood"
+                self._hasher.update(b",")
+                self._hasher.update(memoryview(short)[start + 1 : end])
+            else:
+                self._hasher = xxh3_128(memoryview(short)[:end])
+            self._start, self._end = start, end + self._cut
+            self._hash = self._hasher.digest()
 
     def tools(
         self, raw: bytes, convert: Callable[[dict[str, Any], int], dict[str, Any]]

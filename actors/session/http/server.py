@@ -14,6 +14,8 @@ from milepost.actors.session.http.connection import Connection, Places, probe
 from milepost.actors.session.http.dialect import encode
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from aiohttp.abc import AbstractStreamWriter
     from aiohttp.http_parser import RawRequestMessage
     from aiohttp.streams import StreamReader
@@ -149,10 +151,14 @@ class HttpServer:
             return error(404, f"a session has no path /{path}")
         if method != "POST":
             return error(405, f"{method} /{path}: only POST asks for a reply")
-        return await self._chats.answer(request, session, spoken, await self._body(request))
+        return await self._chats.answer(request, session, spoken, await self._pieces(request))
 
     async def _body(self, request: web.BaseRequest) -> bytes:
-        """The body, unless it is too large (413) or too slow (the connection is cut)."""
+        """The body as a whole."""
+        return b"".join(await self._pieces(request))
+
+    async def _pieces(self, request: web.BaseRequest) -> Sequence[bytes]:
+        """The body as it came, unless it is too large (413) or too slow (the connection is cut)."""
         content, length = request.content, request.content_length
         if length is not None and length > self._config.body_bytes_max:
             raise web.HTTPRequestEntityTooLarge(self._config.body_bytes_max, length)
@@ -161,16 +167,16 @@ class HttpServer:
         # A request keeps what it read until the next one on its connection: taken from its stream,
         # a long history is gone with its answer.
         if length is not None and content.is_eof():
-            return content.read_nowait()
+            return await _taken(content)
         if transport is None:
-            return await request.read()
+            return (await request.read(),)
         late = self._loop.call_later(self._config.body_s, self._cut, transport, length)
         try:
             if length is None or length > FRAGMENT_BYTES:
-                return await request.read()
+                return (await request.read(),)
             # Waking up for each piece of a long history would cost more than reading it.
             await content.wait_eof()
-            return content.read_nowait()
+            return await _taken(content)
         finally:
             late.cancel()
 
@@ -182,6 +188,14 @@ class HttpServer:
             self._config.body_s,
         )
         transport.abort()
+
+
+async def _taken(content: StreamReader) -> list[bytes]:
+    """The pieces of a body without chunks that is there; putting them together would be a copy."""
+    pieces = []
+    while piece := (await content.readchunk())[0]:
+        pieces.append(piece)
+    return pieces or [b""]
 
 
 async def _check_head(request: web.BaseRequest) -> None:

@@ -26,7 +26,7 @@ from milepost.actors.session.refusal import TurnRefused
 from milepost.messages.session import ChatReply
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from typing import Any
 
     from milepost.actors.session.http.dialect import Asked, Dialect
@@ -84,14 +84,16 @@ class Chats:
         return self._dialects.get(path)
 
     async def answer(
-        self, request: web.BaseRequest, session: Session, path: str, body: bytes
+        self, request: web.BaseRequest, session: Session, path: str, body: Sequence[bytes]
     ) -> web.StreamResponse:
-        """The next reply of this session."""
+        """The next reply of this session; the body is in pieces."""
         dialect, spec = self._dialects[path], session.spec
         try:
             asked = self.read(session, path, body)
         except TurnRefused as refused:
             return refusal(dialect, refused.message())
+        # A reply may take minutes, and a long history need not wait for it.
+        del body
         turn = DoorTurn(
             trajectory_id=spec.trajectory_id,
             messages=asked.messages,
@@ -117,8 +119,8 @@ class Chats:
             return Whole(dialect.reply(answer, about))
         return refusal(dialect, answer)
 
-    def read(self, session: Session, path: str, body: bytes) -> Asked:
-        """What a body asks for.
+    def read(self, session: Session, path: str, body: Sequence[bytes]) -> Asked:
+        """What a body asks for, in the pieces that it came in.
 
         Raises:
             TurnRefused: kind bad_request.

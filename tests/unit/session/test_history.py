@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import copy
+import random
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from milepost.actors.session.history import LinearHistory
+from milepost.actors.session.history import LinearHistory, Plan, Replayed
 from milepost.actors.session.matchers import loose_tool_call, role_content_only, strict
 from milepost.actors.session.refusal import TurnRefused
 
@@ -129,6 +130,70 @@ def test_roles_that_the_family_cannot_append_are_refused() -> None:
     made = history(([{"role": "system", "content": "s"}], said("A")), roles=frozenset({"user"}))
     with pytest.raises(TurnRefused, match=r"messages\[2\] has role 'system'.*allowed are user"):
         made.plan([*made.messages, {"role": "system", "content": "s"}], [])
+
+
+def test_a_replayed_list_is_compared_once() -> None:
+    """Of a long conversation only the new messages are looked at, as long as a door vouches."""
+    compared = []
+
+    def counted(stored: dict[str, Any], replayed: dict[str, Any]) -> bool:
+        compared.append(stored)
+        return strict(stored, replayed)
+
+    made = history(matcher=counted)
+    sent = Replayed([user("0")])
+    for number in range(100):
+        made.commit(made.plan(sent, []), said(f"r{number}"), truncated=False)
+        sent += [said(f"r{number}"), user(f"{number + 1}")]
+    assert len(compared) == 99, "each reply when it came back"
+    assert made.plan([*sent], []).base_turns == 100, "an ordinary list is looked at"
+    assert len(compared) == 99 + 100
+
+
+def test_a_list_that_its_owner_may_change_is_compared_each_time() -> None:
+    """An agent's code keeps its messages in one list, and may change what stands in it."""
+    made, kept = history(*TWO), [*S, user("c")]
+    assert made.plan(kept, []).base_turns == 2
+    kept[1] = said("other")
+    with pytest.raises(TurnRefused, match="repeats 1 of the 4 messages"):
+        made.plan(kept, [])
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_what_is_not_compared_again_changes_no_plan(seed: int) -> None:
+    """Lists that grow, other lists, retries, plans that are not committed: as if all were new."""
+    generator = random.Random(seed)
+    made, slow = history(), history()
+    lists = [Replayed([user("a")])]
+    for _ in range(60):
+        asked: list[dict[str, Any]] = generator.choice(lists[-2:])
+        step = generator.random()
+        if step < 0.5 and made.messages[: len(asked)] == asked:
+            asked += [*made.messages[len(asked) :], user(generator.choice("ab"))]
+        elif step < 0.7:
+            asked = Replayed(asked[: generator.randint(1, len(asked))])
+            asked[-1] = generator.choice([asked[-1], user("b"), said("x")])
+            lists.append(asked)
+        elif step < 0.8:
+            asked = [*asked]
+        outcomes = []
+        for one, messages in ((made, asked), (slow, [*asked])):
+            try:
+                outcomes.append(one.plan(messages, []))
+            except TurnRefused as refused:
+                outcomes.append(str(refused))
+        made.validate()
+        assert outcomes[0] == outcomes[1]
+        if generator.random() < 0.7 and isinstance(outcomes[0], Plan):
+            reply = said(generator.choice("xyz"))
+            for one, plan in zip((made, slow), outcomes, strict=True):
+                one.commit(plan, reply, truncated=False)
+        elif len(made.ends) > 1 and generator.random() < 0.1:
+            turns = generator.randint(1, len(made.ends))
+            made.cut(turns)
+            slow.cut(turns)
+        made.validate()
+        assert made.messages == slow.messages
 
 
 words = st.sampled_from(["a", "b"])

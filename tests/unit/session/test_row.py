@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -211,6 +212,53 @@ class Obvious:
 
     def flat(self) -> list[int]:
         return [token for text, said in self.turns for token in (*text, *said)]
+
+
+def test_a_prompt_is_a_view_of_the_row_while_the_row_only_grows() -> None:
+    """Copying 64k tokens for each turn would cost more than the new text of the turn."""
+    row = TokenRow()
+    row.commit(0, Seam(), piece(*range(60)), reply(11, STOP))
+    seam, text = Seam(insert=(NEWLINE,)), piece(4, 5)
+    prompt = row.prompt(1, seam, text)
+    assert np.shares_memory(prompt, row.token_ids)
+    assert not prompt.flags.writeable
+    row.commit(1, seam, text, reply(12, STOP))
+    row.validate()
+    assert np.shares_memory(prompt, row.token_ids), "what is said already is not written again"
+    again = row.prompt(1, seam, piece(6))
+    assert not np.shares_memory(again, row.token_ids), "the newest reply stays until a commit"
+    assert row.token_ids.tolist() == [*range(60), 11, STOP, NEWLINE, 4, 5, 12, STOP]
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_a_prompt_never_changes_whatever_becomes_of_its_turn(seed: int) -> None:
+    """It may still be on its way when its turn was stopped, refused, or tried again otherwise."""
+    generator = random.Random(seed)
+    row, slow = TokenRow(), Obvious()
+    given: list[tuple[np.ndarray, list[int]]] = []
+    texts = [[generator.randrange(9) for _ in range(generator.randint(1, 30))] for _ in range(4)]
+    for _ in range(40):
+        count = len(row.turns)
+        base = count - 1 if count and generator.random() < 0.3 else count
+        last = row.turns[base - 1] if base else None
+        can_drop = last is not None and last.end - last.prompt_end > 1
+        drop = int(can_drop and base == count and generator.random() < 0.2)
+        seam = Seam(drop=drop, insert=(NEWLINE,) if generator.random() < 0.5 else ())
+        # The same text often, or its beginning: what stands there already may be what is wanted.
+        text = generator.choice(texts)[: generator.choice([None, 1, 5])]
+        kept = [token for turn in slow.turns[:base] for part in turn for token in part]
+        wanted = [*kept[: len(kept) - drop], *seam.insert, *text]
+        if generator.random() < 0.9:
+            prompt = row.prompt(base, seam, piece(*text))
+            assert prompt.tolist() == wanted
+            given.append((prompt, wanted))
+        if generator.random() < 0.6:
+            sampled = [*generator.choice(texts), STOP]
+            row.commit(base, seam, piece(*text), reply(*sampled))
+            slow.commit(base, drop, [*seam.insert, *text], sampled)
+        row.validate()
+        assert row.token_ids.tolist() == slow.flat()
+        assert all(prompt.tolist() == told for prompt, told in given)
 
 
 tokens = st.lists(st.integers(0, 120), min_size=1, max_size=40)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from itertools import pairwise
 from typing import Any
 
 import msgspec
@@ -11,6 +12,7 @@ import pytest
 from unit.session.kit import LOOKUP, spec
 
 from milepost.actors.session.addresses import Addresses
+from milepost.actors.session.history import Replayed
 from milepost.actors.session.http.anthropic_messages import AnthropicMessages
 from milepost.actors.session.http.chat_completions import ChatCompletions
 from milepost.actors.session.http.dialect import Asked, Dialect, Reading
@@ -183,24 +185,63 @@ def test_a_replayed_history_is_read_once() -> None:
         return (item,)
 
     def send(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        body = replay.begin(msgspec.json.encode({"messages": messages}))
+        body = replay.begin([msgspec.json.encode({"messages": messages})])
         return replay.messages(Fields(body).raw("messages"), convert, "messages")
 
     first = send(CONVERSATION[:2])
     second = send(CONVERSATION)
     assert seen == [0, 1, 2, 3]
-    assert all(old is new for old, new in zip(first, second, strict=False))
+    assert first is second, "nobody looks at the messages that were there before"
     changed = send([CONVERSATION[0], {"role": "user", "content": "other"}, *CONVERSATION[2:]])
     assert seen[4:] == [1, 2, 3]
     assert changed[0] is first[0]
     assert changed[1]["content"] == "other"
 
 
+def test_of_a_long_body_only_what_is_new_is_looked_at() -> None:
+    """Turn after turn, however the body arrives; what was left out is still there, to the byte."""
+    generator, replay, said = random.Random(0), Replay({}), list[dict[str, Any]]()
+    for number in range(30):
+        said += [{"role": "user", "content": f"{number} " + "x" * 50}] * 2
+        body = json.dumps({"model": "m", "messages": said, "stop": []}).encode()
+        short = replay.begin(_pieces(body, generator))
+        assert len(short) < 220, f"turn {number} scans {len(short)} of {len(body)} bytes"
+        assert replay.messages(Fields(short).raw("messages"), _same, "messages") == said
+    for changed in (body.replace(b"7 x", b"7 y"), body.replace(b'"model"', b'"nodel"')):
+        longer = changed.replace(b"}]", b"}, {}]")
+        assert replay.begin(_pieces(longer, generator)) == longer
+
+
+def test_a_comma_too_many_is_no_json_however_little_of_it_is_read() -> None:
+    """What is left out of a body must not make the rest of it right."""
+    replay = Replay({})
+    for body in (b'{"messages":[{"role":"user","content":"a"}]}',):
+        replay.messages(Fields(replay.begin([body])).raw("messages"), _same, "messages")
+    for end in (b",]}", b", \n]}"):
+        begun = replay.begin([body[:-2], end])
+        with pytest.raises(TurnRefused, match="comma"):
+            replay.messages(Fields(begun).raw("messages"), _same, "messages")
+
+
+def _same(item: dict[str, Any], _: int) -> tuple[dict[str, Any], ...]:
+    return (item,)
+
+
+def _pieces(body: bytes, generator: random.Random) -> list[bytes]:
+    """As they may arrive."""
+    cuts = sorted(generator.choices(range(1, len(body)), k=generator.choice([0, 0, 1, 2, 5])))
+    return [body[a:b] for a, b in pairwise([0, *dict.fromkeys(cuts), len(body)])]
+
+
 @pytest.mark.parametrize("seed", range(30))
 def test_what_was_not_parsed_again_is_what_parsing_gives(seed: int) -> None:
-    """Histories grow, are tried again, change in the middle, are spaced otherwise: all the same."""
+    """Histories grow, are tried again, change in the middle, are spaced otherwise: all the same.
+
+    What was given out before only ever grows: whoever knows its beginning knows it for good.
+    """
     generator = random.Random(seed)
     replay, history = Replay({}), list[dict[str, Any]]()
+    first, given = tuple[dict[str, Any], ...](), list[tuple[Replayed, str]]()
     extra: dict[str, Any] = {"model": "m", "tools": [{"type": "function"}], "stop": []}
     for number in range(25):
         step = generator.random()
@@ -215,9 +256,14 @@ def test_what_was_not_parsed_again_is_what_parsing_gives(seed: int) -> None:
         fields = {name: history if name == "messages" else extra[name] for name in names}
         indent = generator.choice([None, None, 1])
         body = json.dumps(fields, indent=indent, separators=(",", ":")).encode()
-        read = Fields(replay.begin(body))
-        found = replay.messages(read.raw("messages") or b"[]", lambda item, _: (item,), "messages")
-        assert found == history
+        read = Fields(replay.begin(_pieces(body, generator)))
+        if generator.random() < 0.1:
+            first = ({"role": "system", "content": f"system {number % 3}"},)
+        found = replay.messages(read.raw("messages") or b"[]", _same, "messages", first)
+        assert found == [*first, *history]
+        given.append((found, json.dumps(found)))
+        for earlier, told in given:
+            assert json.dumps(earlier).startswith(told[:-1])
         assert read.take("tools", object) == extra["tools"]
 
 
