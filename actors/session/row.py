@@ -69,6 +69,7 @@ class TokenRow:
         "_before_turn",
         "_given",
         "_hasher",
+        "_laid",
         "_logprobs",
         "_provenance",
         "_routes",
@@ -85,6 +86,8 @@ class TokenRow:
         self._token_ids = np.empty(FIRST_CAPACITY, dtype="<i4")
         self._given = 0
         """The first tokens in this memory are in prompts, so many of them."""
+        self._laid: tuple[int, Seam, Piece] | None = None
+        """The newest prompt text that stands in this memory, and from where on."""
         self._provenance = np.empty(FIRST_CAPACITY, dtype=np.uint8)
         self._logprobs = np.empty(FIRST_CAPACITY, dtype="<f4")
         self._routes: NDArray[np.uint8 | np.int16] | None = None
@@ -142,7 +145,7 @@ class TokenRow:
             return prompt
         if end > len(self._token_ids):
             self._grow(end)
-        self._write_prompt(base, seam, piece)
+        self._lay(base, seam, piece)
         self._given = max(self._given, end)
         prompt = self._token_ids[:end]
         prompt.flags.writeable = False
@@ -230,9 +233,10 @@ class TokenRow:
         end = prompt_end + len(reply.token_ids)
         if end > len(self._token_ids):
             self._grow(end)
-        self._write_prompt(start, seam, piece)
-        self._write(prompt_end, reply.token_ids)
+        self._lay(start, seam, piece)
+        self._free_from(prompt_end)
         token_ids, kinds, logprobs = self._token_ids, self._provenance, self._logprobs
+        token_ids[prompt_end:end] = reply.token_ids
         kinds[start:text] = _TEMPLATE
         kinds[text:prompt_end] = piece.provenance
         kinds[prompt_end:end] = _SAMPLED
@@ -246,24 +250,24 @@ class TokenRow:
         self.length = end
         return prompt_end
 
-    def _write_prompt(self, start: int, seam: Seam, piece: Piece) -> None:
+    def _lay(self, base: int, seam: Seam, piece: Piece) -> None:
+        """Write prompt text after the first `base` tokens, unless it stands there."""
+        laid = self._laid
+        if laid is not None and laid[0] == base and laid[2] is piece and laid[1] == seam:
+            return
+        self._free_from(base)
+        start = base + len(seam.insert)
         if seam.insert:
-            self._write(start, np.array(seam.insert, dtype="<i4"))
-        self._write(start + len(seam.insert), piece.token_ids)
+            self._token_ids[base:start] = seam.insert
+        self._token_ids[start : start + len(piece.token_ids)] = piece.token_ids
+        self._laid = base, seam, piece
 
-    def _write(self, start: int, token_ids: NDArray[np.int32]) -> None:
-        """Put them there, in other memory if others were given out from that place."""
-        end = start + len(token_ids)
-        known = min(self._given, end)
-        if start < known:
-            there, here = self._token_ids[start:known], token_ids[: known - start]
-            if np.logical_and.reduce(there == here):
-                start, token_ids = known, token_ids[known - start :]
-            else:
-                fresh = np.empty_like(self._token_ids)
-                fresh[:start] = self._token_ids[:start]
-                self._token_ids, self._given = fresh, 0
-        self._token_ids[start:end] = token_ids
+    def _free_from(self, start: int) -> None:
+        """Have nothing from this place on be part of a prompt that somebody was given."""
+        if start < self._given:
+            fresh = np.empty_like(self._token_ids)
+            fresh[:start] = self._token_ids[:start]
+            self._token_ids, self._given = fresh, 0
 
     def _add_routes(self, known: int, routes: NDArray[np.uint8 | np.int16]) -> None:
         """Routes of the tokens from `known` on; those before have theirs."""
@@ -283,7 +287,7 @@ class TokenRow:
             new = np.empty(capacity, dtype=old.dtype)
             new[: self.length] = old[: self.length]
             setattr(self, name, new)
-        self._given = 0
+        self._given, self._laid = 0, None
 
     def _cut(self, base_turns: int) -> None:
         """Forget the newest turn."""
