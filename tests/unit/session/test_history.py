@@ -176,7 +176,7 @@ def test_what_is_not_compared_again_changes_no_plan(seed: int) -> None:
             lists.append(asked)
         elif step < 0.8:
             asked = [*asked]
-        outcomes = []
+        outcomes: list[Plan | str] = []
         for one, messages in ((made, asked), (slow, [*asked])):
             try:
                 outcomes.append(one.plan(messages, []))
@@ -187,6 +187,7 @@ def test_what_is_not_compared_again_changes_no_plan(seed: int) -> None:
         if generator.random() < 0.7 and isinstance(outcomes[0], Plan):
             reply = said(generator.choice("xyz"))
             for one, plan in zip((made, slow), outcomes, strict=True):
+                assert isinstance(plan, Plan)
                 one.commit(plan, reply, truncated=False)
         elif len(made.ends) > 1 and generator.random() < 0.1:
             turns = generator.randint(1, len(made.ends))

@@ -207,7 +207,7 @@ def test_of_a_long_body_only_what_is_new_is_looked_at() -> None:
         short = replay.begin(_pieces(body, generator))
         assert len(short) < 220, f"turn {number} scans {len(short)} of {len(body)} bytes"
         assert replay.messages(Fields(short).raw("messages"), _same, "messages") == said
-    for changed in (body.replace(b"7 x", b"7 y"), body.replace(b'"model"', b'"nodel"')):
+    for changed in (body.replace(b"7 x", b"7 y"), body.replace(b'"model"', b'"mode1"')):
         longer = changed.replace(b"}]", b"}, {}]")
         assert replay.begin(_pieces(longer, generator)) == longer
 
