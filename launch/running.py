@@ -227,4 +227,5 @@ def report(folder: Path, options: Options) -> None:
     status = orjson.loads((folder / "summary.json").read_bytes())["status"]
     if status in (RunStatus.STOPPED, RunStatus.FAILED):
         when = "" if status == RunStatus.STOPPED else "once its cause is repaired, "
-        options.say(f"\n{when}to go on from its last checkpoint: milepost run --resume {folder}")
+        how = "to begin again" if last_checkpoint(folder) is None else "to go on"
+        options.say(f"\n{when}{how}: milepost run --resume {folder}")

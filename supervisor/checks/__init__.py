@@ -23,7 +23,11 @@ from milepost.supervisor.checks.files import (
     held_out_is_apart,
     prompts_are_readable,
 )
-from milepost.supervisor.checks.http import http_door_is_safe, http_key_is_readable
+from milepost.supervisor.checks.http import (
+    http_door_is_safe,
+    http_key_is_readable,
+    http_ports_are_free,
+)
 from milepost.supervisor.checks.learning import (
     batch_divides,
     loss_is_defined,
@@ -115,6 +119,7 @@ CHECKS: Final = (
     Check("the starting checkpoint is complete and of a known kind", FILES, checkpoint_is_complete),
     Check("the model has the routes that are to be replayed", FILES, model_has_routes),
     Check("the key of the HTTP door can be read", FILES, http_key_is_readable),
+    Check("the HTTP door finds its ports", FILES, http_ports_are_free),
     Check("every line of the prompt files is a prompt", FILES, prompts_are_readable),
     Check("no held-out prompt of a file is trained on", FILES, held_out_is_apart),
     Check("the interpreter of SGLang exists", FILES, servers_can_start),

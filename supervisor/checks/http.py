@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterator
 from ipaddress import ip_address
 from pathlib import Path
@@ -11,6 +12,7 @@ from milepost.actors.session.validation import SERVER_FIELDS
 from milepost.configs.actors import HttpConfig
 from milepost.configs.problem import Problem
 from milepost.supervisor.checks.check import Finding, Subject
+from milepost.supervisor.companions import family
 
 WHERE: Final = "$.actors.session.http"
 PORT_MAX: Final = 65535
@@ -45,6 +47,22 @@ def http_key_is_readable(subject: Subject) -> Iterator[Finding]:
         return
     if not text.strip():
         yield Problem(f"{path} is empty", where, "write the key into it")
+
+
+def http_ports_are_free(subject: Subject) -> Iterator[Finding]:
+    """A session actor that dies when all else has started, since somebody else listens there."""
+    session = subject.topology.actors.session
+    if session is None or session.http is None or not session.http.port:
+        return
+    host, first = session.http.host, session.http.port
+    for port in range(first, first + session.replicas):
+        try:
+            # As the session actor will bind it.
+            socket.create_server((host, port), family=family(host)).close()
+        except OSError as error:
+            what = f"{host}:{port} cannot be listened on: {error.strerror}"
+            remedy = "set another one, or 0 for any that is free"
+            yield Problem(what, f"{WHERE}.port", remedy)
 
 
 def _reach(http: HttpConfig) -> Iterator[Finding]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,11 @@ from unit.supervisor.checks.test_files import MACHINE
 from milepost.configs.load import decode
 from milepost.configs.problem import Problem
 from milepost.supervisor.checks import Subject
-from milepost.supervisor.checks.http import http_door_is_safe, http_key_is_readable
+from milepost.supervisor.checks.http import (
+    http_door_is_safe,
+    http_key_is_readable,
+    http_ports_are_free,
+)
 
 
 def subject(**http: Any) -> Subject:
@@ -59,3 +64,17 @@ def test_a_key_must_be_there_and_say_something(tmp_path: Path) -> None:
     assert list(http_key_is_readable(subject(key_file=str(key)))) != []
     key.write_text("secret")
     assert list(http_key_is_readable(subject(key_file=str(key)))) == []
+
+
+def test_a_port_that_somebody_else_listens_at_is_told_before_anything_starts() -> None:
+    """The session actor would die of it after the model was loaded, and name no port."""
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        (problem,) = http_ports_are_free(subject(port=port))
+        told, where = (
+            f"127.0.0.1:{port} cannot be listened on: Address",
+            "$.actors.session.http.port",
+        )
+        assert str(problem).startswith(told)
+        assert str(problem).endswith(f" at {where}, set another one, or 0 for any that is free")
+    assert list(http_ports_are_free(subject(port=0))) == []
