@@ -7,8 +7,9 @@ living for the dead, and wait for a word that it has had.
 
 from __future__ import annotations
 
-import asyncio
-from typing import TYPE_CHECKING
+from collections import deque
+from functools import partial
+from typing import TYPE_CHECKING, Protocol
 
 from milepost.messages.bus import Incoming
 from milepost.messages.supervisor import PeerRestarted
@@ -17,6 +18,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from milepost.messages.shared import Message
+
+
+class Loop(Protocol):
+    """Calls a function in the next turn of the event loop, after what was asked for before."""
+
+    def call_soon(self, call: Callable[[], None], /) -> object:
+        """Not now."""
+        ...
 
 
 class Lives:
@@ -28,13 +37,16 @@ class Lives:
         self._told: dict[str, int] = {}
         """Peer -> its newest life that the core was told of."""
 
-    def news(self, source: str, incarnation: int, message: Message) -> PeerRestarted | None:
+    def news(
+        self, source: str, incarnation: int, message: Message, *, answers: bool = False
+    ) -> PeerRestarted | None:
         """What the core must be told first, or instead; None: nothing.
 
         Args:
             source: who speaks.
             incarnation: its life.
             message: what it says. If that is the news, the result is this very message, once.
+            answers: it answers a question of this core.
         """
         if isinstance(message, PeerRestarted):
             if message.incarnation <= self._told.get(message.actor, 0):
@@ -45,28 +57,61 @@ class Lives:
         if known is not None and incarnation <= known:
             return None
         self._heard[source] = incarnation
-        # Of a peer that never said a word, the core knows nothing that could be out of date.
-        if known is None or incarnation <= self._told.get(source, 0):
+        # Even before a first word: told of that death second, a core would take this life for dead.
+        if incarnation <= self._told.get(source, 0):
+            return None
+        # A peer whose first word is an answer may well have died before this core began, and what
+        # it was asked has lived. Were it not so, the supervisor says so, too.
+        if known is None and answers:
             return None
         self._told[source] = incarnation
         return PeerRestarted(actor=source, incarnation=incarnation)
 
-    async def in_order(
-        self, incoming: Incoming, peer_is_now: Callable[[str, int], None]
-    ) -> tuple[Incoming, ...]:
-        """What the core is told at this message, one after the other.
 
-        Args:
-            incoming: the message.
-            peer_is_now: of the bus. Questions that a dead incarnation took fail now, not at their
-                deadline; one turn of the loop brings that to the core ahead of the news itself.
-        """
+class InOrder:
+    """What a core is told of its peers: the news of a death before any word of the next life.
+
+    Args:
+        loop: the event loop of the core.
+        peer_is_now: of the bus. Questions that a dead incarnation took fail now, not at their
+            deadline; one turn of the loop brings that to the core ahead of the news itself.
+        tell: takes the news, as a message of the supervisor's.
+    """
+
+    def __init__(
+        self,
+        loop: Loop,
+        peer_is_now: Callable[[str, int], None],
+        tell: Callable[[Incoming], None],
+    ) -> None:
+        self._loop, self._peer_is_now, self._tell = loop, peer_is_now, tell
+        self._lives = Lives()
+        self._late: deque[list[Callable[[], None]]] = deque()
+        """For each news that waits for its turn: it, and all that was said since."""
+
+    def take(
+        self, incoming: Incoming, deliver: Callable[[Incoming], None], *, answers: bool = False
+    ) -> None:
+        """Deliver a message or an answer, now or right after what must be told first."""
         message = incoming.message
-        news = self.news(incoming.source, incoming.source_incarnation, message)
+        source, incarnation = incoming.source, incoming.source_incarnation
+        news = self._lives.news(source, incarnation, message, answers=answers)
         if news is None:
-            return () if isinstance(message, PeerRestarted) else (incoming,)
-        peer_is_now(news.actor, news.incarnation)
-        await asyncio.sleep(0)
+            if isinstance(message, PeerRestarted):
+                return
+            if self._late:
+                self._late[-1].append(partial(deliver, incoming))
+            else:
+                deliver(incoming)
+            return
+        self._peer_is_now(news.actor, news.incarnation)
         if news is message:
-            return (incoming,)
-        return Incoming("supervisor", 0, 0, incoming.message_id, news), incoming
+            self._late.append([partial(deliver, incoming)])
+        else:
+            told = Incoming("supervisor", 0, 0, incoming.message_id, news)
+            self._late.append([partial(self._tell, told), partial(deliver, incoming)])
+        self._loop.call_soon(self._go_on)
+
+    def _go_on(self) -> None:
+        for deliver in self._late.popleft():
+            deliver()

@@ -33,7 +33,7 @@ from milepost.actors.effects import (
 )
 from milepost.actors.gpu import GpuFigures
 from milepost.actors.hold import Hold, Told
-from milepost.actors.lives import Lives
+from milepost.actors.lives import InOrder
 from milepost.actors.questions import Questions
 from milepost.actors.recorder.calls import NOTHING_SENT, CarriedOut, Order
 from milepost.actors.recorder.desk import RecorderDesk
@@ -96,7 +96,7 @@ class Shell:
         self._loop = asyncio.get_running_loop()
         self._ended: asyncio.Future[None] = self._loop.create_future()
         self._questions = Questions(self._bus.is_waited_for)
-        self._lives = Lives()
+        self._in_order = InOrder(self._loop, self._bus.peer_is_now, self._meet)
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._works: dict[str, asyncio.Task[None]] = {}
         self._waiting: list[Incoming] = []
@@ -175,8 +175,7 @@ class Shell:
                     self._hold.thaw("the run drains")
                     self._meet(incoming)
                 case _:
-                    for each in await self._lives.in_order(incoming, self._bus.peer_is_now):
-                        self._meet(each)
+                    self._in_order.take(incoming, self._meet)
 
     def _meet(self, incoming: Incoming) -> None:
         if self._begun:
@@ -287,11 +286,14 @@ class Shell:
             if (error := done.exception()) is not None:
                 self._undelivered(effect.key, effect.to, error)
                 return
-            incoming = done.result()
-            event = Answered(effect.key, incoming.source, incoming.message)
-            self._handle(Told(event, incoming.message_id, incoming.cause, incoming.digest))
+            deliver = partial(self._answered, effect.key)
+            self._in_order.take(done.result(), deliver, answers=True)
 
         answer.add_done_callback(answered)
+
+    def _answered(self, key: str, incoming: Incoming) -> None:
+        event = Answered(key, incoming.source, incoming.message)
+        self._handle(Told(event, incoming.message_id, incoming.cause, incoming.digest))
 
     def _undelivered(self, key: str, to: str, error: BaseException) -> None:
         if isinstance(error, NoAnswer | Undelivered):

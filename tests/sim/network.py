@@ -234,10 +234,8 @@ class Network:
         mail, source, actor = self.links.take(link), link.source, link.to
         event = mail.event
         self.num_delivered += 1
-        news = None
         if type(event) is Received:
             self._untaken.discard(mail.number)
-            news = actor.lives.news(source.name, mail.incarnation, event.message)
             if mail.confirm and mail.incarnation == source.incarnation:
                 self._post(actor, source, Taken(mail.key))
             if mail.is_ask and mail.number in source.asks:
@@ -245,11 +243,13 @@ class Network:
                 source.asks[mail.number] = (key, actor.name, True)
         elif mail.answers and actor.asks.pop(mail.answers, None) is None:
             return
-        if type(event) is Received:
+        if isinstance(event, Received | Answered):
             # As the shell of an actor does.
-            if news is None and isinstance(event.message, PeerRestarted):
+            said, answers = event.message, type(event) is Answered
+            news = actor.lives.news(source.name, mail.incarnation, said, answers=answers)
+            if news is None and isinstance(said, PeerRestarted):
                 return
-            if news is not None and news is not event.message:
+            if news is not None and news is not said:
                 self._feed(actor, Received("supervisor", news))
         self._feed(actor, event)
 

@@ -41,6 +41,8 @@ from milepost.messages.publisher import BucketReady, VersionReady
 from milepost.messages.supervisor import PeerRestarted
 
 STEPS = 4
+QUICK_S = 30.0
+"""Far less than the deadline of an epoch, far more than deaths and switches take."""
 MODEL = ModelFacts(vocabulary=1, tokenizer_hash="", template_hash="")
 
 
@@ -168,3 +170,15 @@ def test_every_run_ends_with_its_last_version_published(chunk: int) -> None:
         assert isinstance(trainer, Trainer)
         assert trainer.version == STEPS
         assert trainer.publishing.published == STEPS
+
+
+def test_nobody_waits_for_a_word_that_has_been_said() -> None:
+    """Told of an engine's death after its next life has spoken up, a publisher would wait until it
+    asks by itself. One that is started again may well do: its predecessor took that word."""
+    num_deaths = 0
+    for seed in range(160):
+        network = run_publications(seed)
+        if not network.actors["publisher"].incarnation:
+            num_deaths += sum(each.incarnation for each in network.actors.values())
+            assert network.now_s < QUICK_S, f"seed {seed} takes {network.now_s:.1f} s"
+    assert num_deaths > 20, "a fault that does not happen tests nothing"
