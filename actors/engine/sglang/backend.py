@@ -212,9 +212,10 @@ class SGLangBackend:
         """Weights changed in place while it was on its way, before its first token.
 
         Its prompt met caches of the version before, and no token of its own tells: ask once more.
+        A publication that is taken back changes them, too: to a version with a smaller number.
         """
         first = begins_with(answer)
-        return self._switching.keeps_caches and first is not None and first > version
+        return self._switching.keeps_caches and first is not None and first != version
 
     async def _answer(self, flight: Flight, body: dict[str, Any], version: int) -> dict[str, Any]:
         """The server's answer, whole; on the way, what is sampled goes to who wants to see it."""

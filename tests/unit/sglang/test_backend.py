@@ -144,6 +144,25 @@ async def test_a_request_that_weights_in_place_overtook_is_asked_for_once_more(
     assert first["extra_key"] != second["extra_key"], "the prefixes of the version before"
 
 
+async def test_a_request_that_a_version_which_came_back_overtook_is_asked_for_once_more(
+    scene: Scene,
+) -> None:
+    """A publication that fails elsewhere is taken back here: the next version has a smaller number,
+    and the prefixes are those of the greater one."""
+    served = await scene.serve()
+    await served.publish(PauseMode.IN_PLACE)
+    scene.server.slow["/generate"] = late = asyncio.Event()
+    key = served.ask(random_row(1, 4))
+    await scene.server.is_asked("/generate")
+    await served.publish(PauseMode.IN_PLACE, version=0)
+    late.set()
+    reply = await served.outcome(key)
+    assert isinstance(reply, Finished)
+    assert [span.version for span in reply.spans] == [0]
+    first, second = scene.server.bodies
+    assert first["extra_key"] != second["extra_key"], "the prefixes of the version before"
+
+
 async def test_nobody_passes_the_gate_that_closed_while_the_memory_came_back(scene: Scene) -> None:
     """A publication and a request wake a server at the same time; the publication was first."""
     served = await scene.serve(release_memory=True)
