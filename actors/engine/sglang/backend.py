@@ -128,8 +128,12 @@ class SGLangBackend:
             case SwitchWeights():
                 try:
                     return await self._switching.switch(work)
-                except (ServerError, ServerGoneError) as error:
-                    self._fail(f"version {work.version} did not reach the server whole: {error}")
+                # Whatever it was: behind the closed gate every request would wait for ever.
+                except BaseException as error:
+                    in_doubt = isinstance(error, ServerError | ServerGoneError)
+                    if in_doubt or self._switching.pauses():
+                        told = f"version {work.version} did not reach the server whole"
+                        self._fail(f"{told}: {error}")
                     raise
             case _:
                 raise TypeError(f"an SGLang engine cannot carry out {type(work).__name__}")

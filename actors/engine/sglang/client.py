@@ -55,7 +55,7 @@ class Client:
 
         Raises:
             ServerError: an answer other than 200.
-            ServerGoneError: no answer.
+            ServerGoneError: no answer, or one that is no JSON.
         """
         data = orjson.dumps(body, option=orjson.OPT_SERIALIZE_NUMPY)
         return await self._ask("POST", door, data, deadline_s)
@@ -110,7 +110,12 @@ class Client:
             raise ServerGoneError(f"{self.url}{door}: {type(error).__name__}: {error}") from error
         if status != 200:
             raise ServerError(door, status, _error_text(body))
-        return orjson.loads(body) if body[:1] in (b"{", b"[") else body.decode(errors="replace")
+        if body[:1] not in (b"{", b"["):
+            return body.decode(errors="replace")
+        try:
+            return orjson.loads(body)
+        except orjson.JSONDecodeError as error:
+            raise ServerGoneError(f"{self.url}{door}: {type(error).__name__}: {error}") from error
 
 
 def _error_text(body: bytes) -> str:

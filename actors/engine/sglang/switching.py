@@ -30,7 +30,7 @@ from milepost.actors.engine.sglang.client import Client, ServerError, ServerGone
 from milepost.actors.engine.sglang.room import Room
 from milepost.actors.engine.sglang.staging import Staging
 from milepost.actors.engine.sglang.started import Started, make_update
-from milepost.actors.engine.sglang.updates import Push, Session
+from milepost.actors.engine.sglang.updates import Push, Session, UpdateError
 from milepost.messages.engine import PauseMode
 
 AGAIN_S: Final = 0.2
@@ -162,12 +162,14 @@ class Switching:
             self.keeps_caches = self.keeps_caches or (lives and not flush)
             if lives:
                 await self._post("/continue_generation", {})
+        # Whatever fails here, the gate stays closed: half of a version may serve behind it, and the
+        # actor ends.
+        except UpdateError as error:
+            raise ServerError("update", 400, str(error)) from error
         except (ServerError, ServerGoneError):
             raise
         except (RuntimeError, OSError) as error:
-            # The server refused them, or torch or a disk failed on the way. The gate stays closed:
-            # half of a version may serve behind it, and the actor ends.
-            raise ServerError("update", 400, str(error)) from error
+            raise ServerGoneError(f"weights failed on their way: {error}") from error
         self._is_switching = False
         self._open.set()
         pause_s = time.perf_counter() - paused_s

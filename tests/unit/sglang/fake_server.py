@@ -19,6 +19,7 @@ class FakeServer:
         asked: every door it was asked at, in order.
         held: hold replies back until freed or aborted.
         broken: doors that answer 500.
+        garbled: doors whose JSON breaks off.
         silent: doors that never answer.
         slow: doors that answer once their event is set.
     """
@@ -29,6 +30,7 @@ class FakeServer:
         self.bodies: list[dict[str, Any]] = []
         self.held = False
         self.broken: set[str] = set()
+        self.garbled: set[str] = set()
         self.silent: set[str] = set()
         self.slow: dict[str, asyncio.Event] = {}
         self.num_tokens_held = 2
@@ -80,6 +82,8 @@ class FakeServer:
             await self._never.wait()
         if door in self.broken:
             return web.json_response({"error": {"message": f"{door} is broken"}}, status=500)
+        if door in self.garbled:
+            return web.Response(text='{"success": tr')
         match door:
             case "/generate":
                 return await self._generate(body)

@@ -16,9 +16,9 @@ from milepost.actors.engine.embedded.shape import UnsupportedModelError
 from milepost.actors.engine.interface import Finished, Rejected
 from milepost.actors.engine.sglang.backend import SGLangBackend
 from milepost.actors.engine.sglang.capabilities import UnsupportedServerError
-from milepost.actors.engine.sglang.client import ServerError
+from milepost.actors.engine.sglang.client import ServerGoneError
 from milepost.actors.engine.sglang.health import load_of
-from milepost.actors.engine.sglang.updates import Push
+from milepost.actors.engine.sglang.updates import Push, UpdateError
 from milepost.configs.actors import EngineConfig
 from milepost.configs.sglang import SGLangConfig
 from milepost.messages.engine import PauseMode
@@ -207,27 +207,49 @@ async def test_a_server_that_fails_in_the_middle_of_an_update_ends_the_actor(sce
 
 
 class BrokenBroadcast:
-    """A way for weights whose collectives fail, as torch words it."""
+    """A way for weights that fails, e.g. in its collectives, as torch words it."""
+
+    def __init__(self, error: Exception) -> None:
+        self._error = error
 
     async def prepare(self, tensors: list[Any]) -> None:
         del tensors
 
     async def push(self, push: Push) -> None:
-        raise RuntimeError(f"a peer left while version {push.version} was broadcast")
+        del push
+        raise self._error
 
     def close(self) -> None:
         """Nothing is held."""
 
 
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (RuntimeError("a peer left"), "weights failed on their way: a peer left"),
+        (OSError("no space is left"), "weights failed on their way: no space is left"),
+        (UpdateError("/update: no such tensor"), "update answered 400: /update: no such tensor"),
+        (AssertionError("broadcast before joining"), "broadcast before joining"),
+        (ValueError("no such shape"), "no such shape"),
+    ],
+)
 async def test_weights_that_fail_on_their_way_end_the_actor_and_leave_nobody_at_the_gate(
-    scene: Scene,
+    scene: Scene, error: Exception, told: str
 ) -> None:
     """The gate is closed and the server pauses: requests would wait for ever, and health is not
     judged meanwhile."""
     served = await scene.serve()
     assert isinstance(served.backend, SGLangBackend)
-    served.backend._switching._update = BrokenBroadcast()
-    with pytest.raises(ServerError, match="a peer left while version 1 was broadcast"):
+    served.backend._switching._update = BrokenBroadcast(error)
+    with pytest.raises(Exception, match=f"^{told}$"):
+        await served.publish()
+    assert f"version 1 did not reach the server whole: {told}" in await failure(served)
+
+
+async def test_an_answer_that_breaks_off_in_an_update_ends_the_actor(scene: Scene) -> None:
+    served = await scene.serve()
+    scene.server.garbled.add("/pause_generation")
+    with pytest.raises(ServerGoneError, match="/pause_generation: JSONDecodeError"):
         await served.publish()
     assert "version 1 did not reach the server whole" in await failure(served)
 
