@@ -52,6 +52,8 @@ class Intake:
     made: MadeVersions = field(default_factory=MadeVersions)
     _refused: frozenset[str] = frozenset()
     _questions: int = 0
+    _is_lost: bool = False
+    """The newest question found nobody."""
 
     @staticmethod
     def owns(key: str) -> bool:
@@ -107,9 +109,11 @@ class Intake:
                 raise IntakeFailed(f"{source} answered {type(message).__name__} to BatchRequested")
             case Unanswered():
                 # The buffer may have restarted, or the rollouts take long: the question stands.
+                self._is_lost = True
                 return [Wake("batch-again", now_s + AGAIN_S)], None
             case Woken():
-                return self._ask(), None
+                # A buffer that returned meanwhile was asked at once, and may have answered.
+                return self._ask() if self._is_lost else [], None
             case WorkDone(_, BatchVerdict() as verdict, ""):
                 self.state = "ready"
                 return [], self._part(verdict=verdict)
@@ -128,6 +132,7 @@ class Intake:
     def _ask(self) -> list[Effect]:
         self.state = "asked"
         self._questions += 1
+        self._is_lost = False
         request = BatchRequested(
             step=self.step, rank=self.rank, world_size=self.plan.world_size, version=self.step
         )
