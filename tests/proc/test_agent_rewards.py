@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -180,6 +181,17 @@ async def test_no_worker_is_left_when_the_pool_is_closed() -> None:
     for gone in pids:
         with pytest.raises(ProcessLookupError):
             os.kill(gone, 0)
+
+
+async def test_a_worker_that_died_while_it_was_idle_fails_no_call(pool: RewardPool) -> None:
+    """Killed by the kernel for want of memory, between two calls: the next one gets another."""
+    before = await pid(pool)
+    (idle,) = pool._idle
+    os.kill(before, signal.SIGKILL)
+    async with asyncio.timeout(30):
+        await idle._reading
+    assert await pid(pool) != before
+    assert len(pool._all) == 1
 
 
 async def test_whoever_waits_for_a_worker_that_cannot_be_replaced_is_told(

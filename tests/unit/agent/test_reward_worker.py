@@ -39,8 +39,8 @@ async def test_a_worker_that_ends_in_the_same_breath_as_it_answers_scores_nobody
     process.answers()
     process.stdout.feed_eof()
     assert (await calling) == SCORED
+    assert not worker.is_free
     await worker._reading
-    assert not (worker.is_free and worker.is_alive)
 
 
 async def test_a_worker_that_answers_is_free() -> None:
