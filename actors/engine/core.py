@@ -101,8 +101,8 @@ class Engine:
         self._in_flight: dict[str, _InFlight] = {}
         self._parts = Parts()
         self._drains: list[Request] = []
-        self._digests: dict[str, tuple[Request, int]] = {}
-        """Tensors being read back: who asked, and under which version."""
+        self._digests: dict[str, tuple[Request, int, int]] = {}
+        """Tensors being read back: who asked, under which version, and after how many switches."""
         self._num_digests = 0
         self._num_scores = 0
         self._num_finished = 0
@@ -273,18 +273,23 @@ class Engine:
             why = why or f"{self._name} has no tensor {unknown[0]}"
             return [self._refuse(request, "", why, retry=False)]
         if self._epochs.is_switching:
-            # Nobody here can tell whether the old or the new weights would be read.
-            return [self._refuse(request, "", f"{self._name} changes its version", retry=True)]
+            return [self._changes(request)]
         self._num_digests += 1
         key = f"digests/{self._num_digests}"
-        self._digests[key] = (request, version)
+        self._digests[key] = (request, version, self._epochs.num_activated)
         return [ReadDigests(key, message.names)]
 
     def _digested(self, key: str, result: object, error: str) -> Reply:
-        request, version = self._digests.pop(key)
+        request, version, num_activated = self._digests.pop(key)
+        if self._epochs.is_switching or self._epochs.num_activated != num_activated:
+            return self._changes(request)
         if not isinstance(result, tuple):
             return self._refuse(request, "", f"tensors cannot be read back: {error}", retry=False)
         return Reply(request, TensorDigests(version=version, digests=result))
+
+    def _changes(self, request: Request) -> Reply:
+        """Nobody here can tell whether the old or the new weights are read."""
+        return self._refuse(request, "", f"{self._name} changes its version", retry=True)
 
     def _unready(self, version_min: int) -> str:
         """Why nothing can be computed now; empty when it can."""

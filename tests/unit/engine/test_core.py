@@ -344,6 +344,22 @@ def test_tensors_are_read_back_of_one_version_and_not_in_a_switch() -> None:
     assert refusal(desk.ask(DigestTensors(names=("w",)), "publisher")).retry
 
 
+@pytest.mark.parametrize("ends_first", ["read", "switch"])
+def test_a_read_that_a_switch_overtakes_is_refused_for_now(ends_first: str) -> None:
+    """It would tell digests of the new weights, or of both, as those of the old version."""
+    desk = Desk()
+    desk.publish(0)
+    desk.bring(1)
+    (read,) = desk.ask(DigestTensors(names=("w",)), "publisher")
+    assert isinstance(read, ReadDigests)
+    activate = ActivateEpoch(version=1, mode=PauseMode.RETRACT, digest="d1")
+    (switch,) = desk.ask(activate, "publisher")
+    assert isinstance(switch, Work)
+    if ends_first == "switch":
+        desk.feed(WorkDone(switch.key, Switched(0.1, 0)))
+    assert refusal(desk.feed(WorkDone(read.key, ("x",)))).retry
+
+
 def test_an_adapter_is_ordered_by_name_and_an_unknown_one_refused() -> None:
     """An engine without adapters that answered all the same would answer as somebody else."""
     for adapters, told in ((), "it has none"), (("formal", "terse"), "it has formal, terse"):
