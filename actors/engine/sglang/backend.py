@@ -9,6 +9,7 @@ supervisor starts another, and the publisher brings the weights.
 from __future__ import annotations
 
 import asyncio
+import sys
 import time
 from collections.abc import Callable, Coroutine
 from functools import partial
@@ -128,13 +129,14 @@ class SGLangBackend:
             case SwitchWeights():
                 try:
                     return await self._switching.switch(work)
-                # Whatever it was: behind the closed gate every request would wait for ever.
-                except BaseException as error:
-                    in_doubt = isinstance(error, ServerError | ServerGoneError)
-                    if in_doubt or self._switching.pauses():
-                        told = f"version {work.version} did not reach the server whole"
-                        self._fail(f"{told}: {error}")
+                except (ServerError, ServerGoneError) as error:
+                    self._fail(f"version {work.version} did not reach the server whole: {error}")
                     raise
+                finally:
+                    # Whatever else it was: behind a closed gate every request would wait for ever.
+                    if self._switching.pauses():
+                        told = f"version {work.version} did not reach the server whole"
+                        self._fail(f"{told}: {sys.exc_info()[1]}")
             case _:
                 raise TypeError(f"an SGLang engine cannot carry out {type(work).__name__}")
 
