@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, contextmanager, redirect_stdout
+from contextlib import ExitStack, closing, contextmanager, redirect_stdout
 from dataclasses import dataclass
 from itertools import count, islice
 from pathlib import Path
@@ -15,6 +15,7 @@ import orjson
 import uvloop
 
 from milepost.configs.load import load_topology
+from milepost.configs.problem import ConfigError, Problem
 from milepost.configs.run import ModelConfig
 from milepost.configs.seeds import derive_seed
 from milepost.configs.topology import Topology
@@ -44,8 +45,9 @@ from milepost.supervisor.checks import (
     Subject,
     run_checks,
 )
+from milepost.supervisor.cleanup.reaper import StillRunning
 from milepost.supervisor.display import Display
-from milepost.supervisor.folder import FolderInUse
+from milepost.supervisor.folder import TOPOLOGY, FolderInUse, RunFolder
 from milepost.supervisor.outcome import Outcome, RunStatus
 from milepost.supervisor.run import supervise
 
@@ -92,11 +94,59 @@ def run_topology(topology: Topology, options: Options) -> Exit:
     """Check, start, watch and report one run.
 
     Raises:
-        ConfigError: the fresh checkpoint could not be written, or the cache of them cannot be.
+        ConfigError: the fresh checkpoint could not be written, or the cache of them cannot be; or
+            the folder to resume cannot be taken over.
     """
     folder = options.resume or options.out or new_folder(topology.run.name)
-    if options.resume is not None:
+    try:
+        with ExitStack() as stack:
+            owned = taken_over(options.resume, stack) if options.resume is not None else None
+            made_ready = make_ready(topology, folder, options)
+            if isinstance(made_ready, Exit):
+                return made_ready
+            topology, resume_step = made_ready
+            owned = owned or stack.enter_context(closing(RunFolder(folder)))
+            display = stack.enter_context(options.showing(topology))
+            outcome = uvloop.run(
+                supervise(topology, folder=owned, resume_step=resume_step, display=display)
+            )
+    except (FolderInUse, StillRunning) as error:
+        options.say(f"error: {error}")
+        return Exit.REFUSED
+    tell(outcome, options)
+    return Exit(outcome.exit_code)
+
+
+def taken_over(folder: Path, stack: ExitStack) -> RunFolder | None:
+    """The folder of an earlier run, until `stack` closes; None when there is none to take over.
+
+    Where a run stands is read by its only owner, when its orphans are gone: a trainer may still
+    save in a folder that is somebody else's, or that its supervisor left.
+
+    Raises:
+        FolderInUse: another supervisor has it.
+        StillRunning: that of the earlier run has not ended.
+        ConfigError: it cannot be taken over.
+    """
+    if not (folder / TOPOLOGY).is_file():
+        return None
+    try:
+        owned = stack.enter_context(closing(RunFolder(folder)))
         put_back(folder)
+    except OSError as error:
+        what, remedy = f"the run cannot be taken over: {error}", "repair it, or choose another run"
+        raise ConfigError([Problem(what, str(folder), remedy)]) from error
+    return owned
+
+
+def make_ready(
+    topology: Topology, folder: Path, options: Options
+) -> tuple[Topology, int | None] | Exit:
+    """The checked topology with its model, and the step to go on from; or why there is no run.
+
+    Raises:
+        ConfigError: the fresh checkpoint could not be written, or the cache of them cannot be.
+    """
     if (cached := with_cached(topology)) is not topology and cached.model and topology.model:
         options.say(f"starting checkpoint of `{topology.model.made_by}`: {cached.model.path}")
         topology = cached
@@ -113,16 +163,7 @@ def run_topology(topology: Topology, options: Options) -> Exit:
         again = Subject(topology, subject.machine, None)
         if not holds((each for each in CHECKS if each.stage is Stage.FILES), again, options):
             return Exit.REFUSED
-    try:
-        with options.showing(topology) as display:
-            outcome = uvloop.run(
-                supervise(topology, run_folder=folder, resume_step=resume_step, display=display)
-            )
-    except FolderInUse as error:
-        options.say(f"error: {error}")
-        return Exit.REFUSED
-    tell(outcome, options)
-    return Exit(outcome.exit_code)
+    return topology, resume_step
 
 
 def holds(checks: Iterable[Check], subject: Subject, options: Options) -> bool:

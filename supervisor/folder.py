@@ -40,6 +40,8 @@ PACKAGES: Final = (
 """Written down with their versions; read from package metadata, none is imported."""
 
 
+TOPOLOGY: Final = "topology.toml"
+"""Written first: a folder with it is that of a run."""
 RESERVE: Final = f"{PRIVATE}/reserve"
 RESERVE_BYTES: Final = 1 << 20
 """The last events and metrics, the summary and the report."""
@@ -91,7 +93,7 @@ class RunFolder:
 
     def write_beginning(self, topology: Topology, actors: Iterable[str]) -> None:
         """The resolved topology, versions and seeds, before the first child starts."""
-        (self.path / "topology.toml").write_text(dump_topology(topology), encoding="utf-8")
+        (self.path / TOPOLOGY).write_text(dump_topology(topology), encoding="utf-8")
         seed = topology.run.seed
         facts = {
             "topology_hash": topology_hash(topology),

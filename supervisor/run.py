@@ -68,7 +68,7 @@ SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 async def supervise(
     topology: Topology,
     *,
-    run_folder: Path,
+    folder: RunFolder,
     resume_step: int | None = None,
     display: Display,
     place: Place | None = None,
@@ -79,7 +79,7 @@ async def supervise(
 
     Args:
         topology: resolved and checked; nothing is checked again.
-        run_folder: gets everything that the run writes.
+        folder: gets everything that the run writes; the caller's to close.
         resume_step: checkpoint of an earlier run in this folder to go on from; 0 when that had
             none yet: the run begins again, with what its journals hold. None for a new run.
         display: shown steps, events and snapshots.
@@ -90,17 +90,12 @@ async def supervise(
         of the run is left.
 
     Raises:
-        FolderInUse: another run goes on in this folder.
         OSError: the run folder cannot be written, or `system.host` not be bound.
         AddressError: the supervisor's mailbox cannot be bound.
         ConfigError: a tracking service is asked for whose package is not installed.
     """
-    folder = RunFolder(run_folder)
-    try:
-        starter = place or PLACES[topology.system.place]()
-        return await _Run(topology, folder, resume_step, display).live(starter)
-    finally:
-        folder.close()
+    starter = place or PLACES[topology.system.place]()
+    return await _Run(topology, folder, resume_step, display).live(starter)
 
 
 class _Run:
