@@ -57,12 +57,24 @@ def http_ports_are_free(subject: Subject) -> Iterator[Finding]:
     host, first = session.http.host, session.http.port
     for port in range(first, first + session.replicas):
         try:
-            # As the session actor will bind it.
-            socket.create_server((host, port), family=family(host)).close()
+            _listen(host, port)
         except OSError as error:
             what = f"{host}:{port} cannot be listened on: {error.strerror}"
             remedy = "set another one, or 0 for any that is free"
             yield Problem(what, f"{WHERE}.port", remedy)
+
+
+def _listen(host: str, port: int) -> None:
+    """As the session actor will, and no longer than for this moment.
+
+    Raises:
+        OSError: the port is taken, or the host is none of this machine's.
+    """
+    # `socket.create_server` keeps IPv4 off an address of IPv6, and rewords errors.
+    with socket.socket(family(host), socket.SOCK_STREAM) as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((host, port))
+        listener.listen()
 
 
 def _reach(http: HttpConfig) -> Iterator[Finding]:
