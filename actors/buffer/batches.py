@@ -249,12 +249,12 @@ class Batches:
             )
         )
 
-    def written(self, name: str) -> None:
-        """The journal knows of a batch, named as by `Cut.write_key`: ranks may have it."""
-        step, _, number = name.partition("/")
+    def written(self, key: str) -> None:
+        """The journal knows of a batch, by the `Cut.write_key` of its time: ranks may have it."""
+        _, step, _ = key.split("/")
         cut = self._cuts.get(int(step))
         # What was filled up once more meanwhile waits for the word that says so.
-        if cut is not None and int(number) == cut.num_writes:
+        if cut is not None and key == cut.write_key:
             cut.is_written = True
 
     def answer(self, now_s: float) -> list[Effect]:

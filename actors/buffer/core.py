@@ -302,7 +302,7 @@ class Buffer:
             handed = Handed(step=cut.step, version=cut.version, groups=cut.group_ids, tokens=count)
             self.fates.apply(handed)
             if self.settings.journal:
-                effects.append(WriteMarks(cut.write_key(), (handed,)))
+                effects.append(WriteMarks(cut.begin_write(), (handed,)))
         return [*effects, *self.batches.answer(now_s), *self._drop_surplus()]
 
     def _drop_surplus(self) -> list[Effect]:
@@ -361,7 +361,7 @@ class Buffer:
         if kind == "keep":
             return self._stored((self.storing.pop(name),))
         if kind == "handed":
-            self.batches.written(name)
+            self.batches.written(key)
             return []
         return self.courier.settled(self.writing.written(key))
 

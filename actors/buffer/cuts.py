@@ -30,10 +30,15 @@ class Cut:
     num_writes: int = 0
     """Times that it was given to the journal."""
 
+    @property
     def write_key(self) -> str:
-        """Key of the work that writes it down now; one before it may still go on."""
-        self.num_writes += 1
+        """Key of the work that writes it down, the newest: one before it may still go on."""
         return f"handed/{self.step}/{self.num_writes}"
+
+    def begin_write(self) -> str:
+        """Count one more time that it is written down; its key."""
+        self.num_writes += 1
+        return self.write_key
 
     @property
     def group_ids(self) -> tuple[str, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from unit.buffer.kit import Play, settings
 
+from milepost.actors.buffer.cuts import Cut
 from milepost.actors.buffer.marks import Handed
 from milepost.actors.buffer.work import WriteMarks
 from milepost.messages.buffer import Batch, GroupsRefused
@@ -39,3 +40,11 @@ def test_a_batch_that_is_filled_up_twice_in_a_row_is_written_twice_and_goes_out_
     answer = play.batch(number)
     assert isinstance(answer, Batch)
     assert answer.group_ids == ("b", "d")
+
+
+def test_the_key_of_a_write_is_the_same_until_the_next_one_begins() -> None:
+    """Who asks for it to compare it must not make the work that goes on one of the past."""
+    cut = Cut(step=3, version=3, groups={}, world_size=1, ranks=((),), metrics={})
+    first = cut.begin_write()
+    assert (cut.write_key, cut.write_key) == (first, first)
+    assert cut.begin_write() == cut.write_key != first
