@@ -205,7 +205,7 @@ class Trainer:
     def _go_on(self, now_s: float) -> list[Effect]:
         """Publish, save, finish, train, ask: whatever is due and possible."""
         effects: list[Effect] = []
-        if self.ending.comes_early():
+        if self.ending.comes_early(self.version):
             self.publishing.owed = self.publishing.published != self.version
         if not self.training and not self.tripped:
             effects += self.publishing.begin_owed(self.version, final=self.is_last, now_s=now_s)

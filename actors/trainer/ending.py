@@ -55,6 +55,8 @@ class Ending:
     drained: bool = False
     offering: bool = False
     """A checkpoint was offered for its evaluation, and is not taken yet."""
+    _found: str = ""
+    """Folder of the checkpoint that this life goes on from; empty when there is none."""
     _offered: tuple[int, bool] | None = None
     """Version of the checkpoint that was taken last, or is offered; and whether as the last one."""
     _words_until_s: float | None = None
@@ -62,9 +64,9 @@ class Ending:
     def go_on_from(self, version: int, folder: str, *, is_last: bool) -> None:
         """A life before this one has saved `version`; 0: none has saved anything."""
         self.saved = version or None
+        self._found = folder
         if is_last:
-            # Nothing is left to save: it is offered, and told of, as if this life had written it.
-            self.folder = folder
+            self._adopt()
 
     def save(self, version: int, trained: TrainedGroups) -> list[Effect]:
         """Begin a checkpoint; the weights must be those of `version` when the work begins."""
@@ -119,13 +121,19 @@ class Ending:
         """Whether this life has written the checkpoint of `version`, or found it as the last."""
         return self.saved == version and bool(self.folder)
 
-    def comes_early(self) -> bool:
+    def comes_early(self, version: int) -> bool:
         """True once, when the data turns out to have ended; a drain is no end of the work."""
         reason = self.ranks.exhausted
         if not reason or self.over or self.ranks.draining or self.draining:
             return False
         self.over = reason
+        if self.saved == version and not self.folder:
+            self._adopt()
         return True
+
+    def _adopt(self) -> None:
+        # Nothing is left to save: it is offered, and told of, as if this life had written it.
+        self.folder = self._found
 
     @property
     def must_save(self) -> bool:

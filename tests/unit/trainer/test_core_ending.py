@@ -11,7 +11,7 @@ from milepost.actors.trainer.works import (
     SaveCheckpoint,
     TrainBatch,
 )
-from milepost.messages.buffer import CheckpointSaved
+from milepost.messages.buffer import BatchExhausted, CheckpointSaved
 from milepost.messages.publisher import BucketReady, VersionReady
 from milepost.messages.supervisor import (
     Drain,
@@ -212,6 +212,28 @@ def test_a_run_resumed_at_its_end_publishes_what_it_has_and_finishes() -> None:
     game.published(4, final=True)
     assert game.take(WorkFinished).summary["checkpoint"] == "checkpoints/step_000004"
     assert not works(game)
+
+
+def test_a_run_resumed_where_its_data_had_ended_early_does_not_save_that_version_again() -> None:
+    """Three steps of four, measured half way; that it is over shows when a batch is asked for."""
+    game = play(version=3)
+    game.exported()
+    game.published(3)
+    game.answer(BatchExhausted(reason="6 prompts, all trained"))
+    assert not game.has(SaveCheckpoint)
+    summary = game.take(WorkFinished).summary
+    assert summary["checkpoint"] == "checkpoints/step_000003"
+    assert summary["ended_early"] == "6 prompts, all trained"
+
+
+def test_a_step_that_was_trained_before_the_data_ended_is_saved_as_ever() -> None:
+    """The checkpoint that was found is of the version before."""
+    game = play(version=2)
+    game.exported()
+    game.published(2)
+    game.step(2)
+    game.answer(BatchExhausted(reason="6 prompts, all trained"))
+    assert game.saved().step == 3
 
 
 def test_the_time_of_the_last_checkpoint_is_recorded_although_no_step_follows() -> None:
