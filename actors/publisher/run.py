@@ -89,9 +89,11 @@ class DiskHands:
 
     def close(self) -> None:
         """Stop the encoders; a version being written stays without its index."""
+        # What is ordered and has not begun never does: the writer is not there any more.
+        self._thread.shutdown(wait=False, cancel_futures=True)
         if self._writer is not None:
             self._writer.close()
-        self._thread.shutdown(cancel_futures=True)
+        self._thread.shutdown()
 
     def _do(self, work: Work) -> object:
         match work:

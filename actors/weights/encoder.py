@@ -73,6 +73,11 @@ class Encoder:
         )
         self._workers: list[_Worker] = []
         """Started by the first version, and by the first one after a failure."""
+        self._is_closed = False
+        self._starting = threading.Lock()
+        """Held while workers are started and while it is closed, so that none is overlooked."""
+        self._encoding = threading.Lock()
+        """Held while a version is encoded: its thread uses the workers' pipes."""
         self._threads = ThreadPoolExecutor(len(self._shares), thread_name_prefix="encode")
 
     def encode(self, folder: Path, *, old: int, new: int, deadline_s: float) -> Encoded:
@@ -85,10 +90,17 @@ class Encoder:
             deadline_s: of all of it; workers that take longer are killed.
 
         Raises:
-            EncodeFailed: a worker died, was too slow, or could not write.
+            EncodeFailed: a worker died, was too slow, or could not write; or this is closed.
         """
-        if not self._workers:
-            self._workers = [_Worker(self._setup) for _ in self._shares]
+        with self._encoding:
+            return self._encode(folder, old, new, deadline_s)
+
+    def _encode(self, folder: Path, old: int, new: int, deadline_s: float) -> Encoded:
+        with self._starting:
+            if self._is_closed:
+                raise EncodeFailed("the encoder is closed")
+            if not self._workers:
+                self._workers = [_Worker(self._setup) for _ in self._shares]
         running = []
         for number, (worker, names) in enumerate(zip(self._workers, self._shares, strict=True)):
             # Renamed once it is known how many have anything to say.
@@ -103,8 +115,13 @@ class Encoder:
         return name_shards([(path, each) for path, each in done if each.file_bytes])
 
     def close(self) -> None:
-        """Kill every worker."""
-        self._end_workers()
+        """Kill every worker; a version that another thread has encoded at this moment fails."""
+        with self._starting:
+            self._is_closed = True
+            for worker in self._workers:
+                worker.kill()
+        with self._encoding:
+            self._end_workers()
         self._threads.shutdown()
 
     def _end_workers(self) -> None:
@@ -145,6 +162,10 @@ class _Worker:
         code = self._process.wait()
         how = f"was killed after {deadline_s} s" if self._is_late else f"ended with code {code}"
         return ShareDone(error=f"the process that encodes {share.path} {how}")
+
+    def kill(self) -> None:
+        """Whoever waits for it hears that it ended."""
+        self._process.kill()
 
     def close(self) -> None:
         self._process.kill()

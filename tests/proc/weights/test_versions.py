@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import signal
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -135,6 +137,32 @@ def test_an_encoder_that_died_costs_one_version_and_no_later_one(scene: Scene) -
         scene.write(1, changed)
     scene.publish(1, changed)
     scene.pull(1)
+
+
+def test_a_closed_encoder_starts_no_process(scene: Scene) -> None:
+    """None would be there to end it: the publisher's loop closes, its thread may write a next."""
+    scene.publish(0)
+    assert scene.writer is not None
+    encoder = scene.writer._encoder
+    scene.close()
+    with pytest.raises(EncodeFailed, match="the encoder is closed"):
+        encoder.encode(scene.root, old=-1, new=0, deadline_s=60.0)
+    assert encoder._workers == []
+
+
+def test_an_encoder_is_closed_under_the_hands_of_the_thread_that_encodes(scene: Scene) -> None:
+    """A worker that hangs holds up no end; the thread hears of it as of every other failure."""
+    scene.publish(0)
+    assert scene.writer is not None
+    encoder = scene.writer._encoder
+    (worker,) = encoder._workers
+    worker._process.send_signal(signal.SIGSTOP)
+    with ThreadPoolExecutor(1) as pool:
+        encoded = pool.submit(encoder.encode, scene.root, old=-1, new=0, deadline_s=60.0)
+        scene.close()
+        with pytest.raises(EncodeFailed, match=r"ended with code -9|the encoder is closed"):
+            encoded.result(timeout=30.0)
+    assert encoder._workers == []
 
 
 def test_what_came_must_be_what_was_announced(scene: Scene) -> None:
