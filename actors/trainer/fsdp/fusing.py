@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from milepost.actors.trainer.fsdp.attention import make_layout
 from milepost.actors.trainer.fsdp.norms import FusedRMSNorm
-from milepost.actors.trainer.fsdp.rotary import FusedAttention, widened
+from milepost.actors.trainer.fsdp.rotary import FusedAttention, Hook, widened
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 NORMS: Final = frozenset({"LlamaRMSNorm", "Qwen3RMSNorm", "Qwen3MoeRMSNorm"})
 ATTENTIONS: Final = frozenset({"LlamaAttention", "Qwen3Attention", "Qwen3MoeAttention"})
 """Classes of transformers; all of a kind compute the same."""
+
+CHANGED: Final = (AttributeError, TypeError)
+"""Of a layer that a release of transformers has given other attributes or arguments."""
 
 PROBE_LENGTHS: Final = (3, 2)
 PROBE_TOLERANCE: Final = 1e-5
@@ -42,17 +45,28 @@ def fuse(lm: PreTrainedModel) -> tuple[str, ...]:
 
 def _fuse_norms(lm: PreTrainedModel) -> set[str]:
     replaced: set[str] = set()
-    alike: dict[str, bool] = {}
+    alike: dict[type[Any], bool] = {}
     for parent, name, old in _layers(lm, NORMS):
-        new = FusedRMSNorm(old.weight, old.variance_epsilon)
-        kind = type(old).__name__
+        kind = type(old)
         if kind not in alike:
-            states = _probe(new.weight.shape[0])
-            alike[kind] = _agree(_computed(old, states), _computed(new, states))
+            alike[kind] = _is_known_norm(old)
         if alike[kind]:
-            setattr(parent, name, new)
-            replaced.add(kind)
+            setattr(parent, name, _fused_norm(old))
+            replaced.add(kind.__name__)
     return replaced
+
+
+def _fused_norm(old: Any) -> FusedRMSNorm:
+    return FusedRMSNorm(old.weight, old.variance_epsilon)
+
+
+def _is_known_norm(old: Any) -> bool:
+    try:
+        new = _fused_norm(old)
+        states = _probe(new.weight.shape[0])
+        return _agree(_computed(old, states), _computed(new, states))
+    except CHANGED:
+        return False
 
 
 def _fuse_attentions(lm: PreTrainedModel) -> set[str]:
@@ -60,24 +74,34 @@ def _fuse_attentions(lm: PreTrainedModel) -> set[str]:
     found = _layers(lm, ATTENTIONS)
     if not found:
         return set()
-    rotary: Any = lm.base_model.rotary_emb
-    replacements = [FusedAttention(old) for _, _, old in found]
-    old, new = found[0][2], replacements[0]
-    states = _probe(new.q_proj.in_features)
-    positions = torch.cat([torch.arange(length) for length in PROBE_LENGTHS])
-    tables = rotary(states, positions[None])
-    widen = widened(max(each.num_heads for each in replacements))
-    layout = make_layout(PROBE_LENGTHS, states.device)
-    expected, computed = (
-        _computed(layer, states, position_embeddings=each, attention_mask=None, layout=layout)
-        for layer, each in ((old, tables), (new, widen(rotary, None, tables)))
-    )
-    if not _agree(expected, computed):
+    try:
+        rotary: Any = lm.base_model.rotary_emb
+        replacements = [FusedAttention(old) for _, _, old in found]
+        widen = widened(max(each.num_heads for each in replacements))
+        one_of_each = {
+            type(old): (old, new) for (_, _, old), new in zip(found, replacements, strict=True)
+        }
+        alike = all(_is_known_attention(*pair, rotary, widen) for pair in one_of_each.values())
+    except CHANGED:
+        alike = False
+    if not alike:
         return set()
     rotary.register_forward_hook(widen)
     for (parent, name, _), replacement in zip(found, replacements, strict=True):
         setattr(parent, name, replacement)
     return {type(each).__name__ for _, _, each in found}
+
+
+def _is_known_attention(old: Any, new: FusedAttention, rotary: Any, widen: Hook) -> bool:
+    states = _probe(new.q_proj.in_features)
+    positions = torch.cat([torch.arange(length) for length in PROBE_LENGTHS])
+    tables = rotary(states, positions[None])
+    layout = make_layout(PROBE_LENGTHS, states.device)
+    expected, computed = (
+        _computed(layer, states, position_embeddings=each, attention_mask=None, layout=layout)
+        for layer, each in ((old, tables), (new, widen(rotary, None, tables)))
+    )
+    return _agree(expected, computed)
 
 
 def _layers(lm: nn.Module, names: frozenset[str]) -> list[tuple[nn.Module, str, Any]]:
@@ -99,9 +123,11 @@ def _probe(size: int) -> Tensor:
 def _computed(layer: nn.Module, states: Tensor, **told: Any) -> Tensor:
     """What a layer makes of states, dropout aside."""
     training = layer.training
-    with torch.no_grad():
-        output = layer.eval()(states, **told)
-    layer.train(training)
+    try:
+        with torch.no_grad():
+            output = layer.eval()(states, **told)
+    finally:
+        layer.train(training)
     computed: Tensor = output[0] if isinstance(output, tuple) else output
     return computed
 

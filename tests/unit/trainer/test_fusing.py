@@ -175,6 +175,84 @@ def test_a_known_name_that_computes_something_else_stays_as_it_is(model_folder: 
         lm = load_model(model_folder, gradient_checkpointing=False)
 
 
+def rename(layer: nn.Module, name: str) -> None:
+    setattr(layer, f"new_{name}", getattr(layer, name))
+    delattr(layer, name)
+
+
+def kinds_of(lm: nn.Module) -> set[type[nn.Module]]:
+    return {type(layer) for layer in lm.modules()}
+
+
+@pytest.mark.parametrize(
+    "name", ["head_dim", "scaling", "attention_dropout", "o_proj", "rotary_emb"]
+)
+def test_an_attention_whose_attribute_has_another_name_stays_as_it_is(
+    name: str, model_folder: Path
+) -> None:
+    """A release of transformers that renames one would otherwise end every run while it loads."""
+    lm = load_model(model_folder, gradient_checkpointing=False)
+    attentions = [layer for layer in lm.modules() if type(layer).__name__ == "Qwen3Attention"]
+    for layer in [lm.base_model] if name == "rotary_emb" else attentions:
+        rename(layer, name)
+    assert fuse(lm) == ("Qwen3RMSNorm",)
+    assert type(attentions[0]) in kinds_of(lm)
+
+
+def test_an_attention_that_wants_to_be_told_more_stays_as_it_is(model_folder: Path) -> None:
+    """And in the mode that it was in."""
+
+    class Qwen3Attention(classes_of("qwen3").Qwen3Attention):  # type: ignore[misc]
+        def forward(self, *states: Any, cache: object, **told: Any) -> tuple[Tensor, None]:
+            mixed: tuple[Tensor, None] = super().forward(*states, cache=cache, **told)
+            return mixed
+
+    lm = load_model(model_folder, gradient_checkpointing=False).train()
+    for layer in lm.modules():
+        if type(layer).__name__ == "Qwen3Attention":
+            layer.__class__ = Qwen3Attention
+    assert fuse(lm) == ("Qwen3RMSNorm",)
+    assert Qwen3Attention in kinds_of(lm)
+    assert all(layer.training for layer in lm.modules())
+
+
+def test_a_norm_whose_attribute_has_another_name_stays_as_it_is(model_folder: Path) -> None:
+    class Qwen3RMSNorm(classes_of("qwen3").Qwen3RMSNorm):  # type: ignore[misc]
+        def forward(self, hidden_states: Tensor) -> Tensor:
+            epsilon = self.new_variance_epsilon
+            return nn.functional.rms_norm(hidden_states, self.weight.shape, self.weight, epsilon)
+
+    lm = load_model(model_folder, gradient_checkpointing=False)
+    for layer in lm.modules():
+        if type(layer).__name__ == "Qwen3RMSNorm":
+            layer.__class__ = Qwen3RMSNorm
+            rename(layer, "variance_epsilon")
+    assert fuse(lm) == ("Qwen3Attention",)
+    assert Qwen3RMSNorm in kinds_of(lm)
+
+
+@pytest.mark.parametrize("changed", [0, -1], ids=["first", "last"])
+def test_attention_layers_of_two_classes_are_replaced_when_both_are_known(
+    changed: int, model_folder: Path
+) -> None:
+    """A model may mix them; what one of them computes says nothing of the other."""
+
+    class LlamaAttention(classes_of("qwen3").Qwen3Attention):  # type: ignore[misc]
+        share = 1.0
+
+        def forward(self, *states: Any, **told: Any) -> tuple[Tensor, None]:
+            mixed, nothing = super().forward(*states, **told)
+            return mixed * self.share, nothing
+
+    for share, fused in ((1.0, ("LlamaAttention", "Qwen3Attention")), (0.5, ())):
+        lm = load_model(model_folder, gradient_checkpointing=False)
+        attentions = [one for one in lm.modules() if type(one).__name__ == "Qwen3Attention"]
+        assert len(attentions) > 1
+        LlamaAttention.share = share
+        attentions[changed].__class__ = LlamaAttention
+        assert fuse(lm) == (*fused, "Qwen3RMSNorm")
+
+
 @pytest.mark.parametrize(
     ("compute", "fused"),
     [(torch.float32, ("Qwen3Attention", "Qwen3RMSNorm")), (torch.bfloat16, ())],
