@@ -40,7 +40,8 @@ class Replayed(list["ChatMessage"]):
     """A replayed conversation that only ever grows at its end: whoever knows its beginning, does.
 
     A client's door keeps one for as long as the client repeats what it sent, and gives the same
-    list with each turn. Nobody else changes it.
+    list with each turn. Nobody else changes it. It grows while earlier turns are in flight: whoever
+    keeps one beyond the call copies it, or remembers how much of it is meant.
     """
 
     __slots__ = ()

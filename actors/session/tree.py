@@ -124,7 +124,8 @@ class TreeRecord:
             )
         node, matched = self._deepest(messages, tools)
         if node is None:
-            return Plan(0, 0, messages, tools, is_retry=bool(self._roots))
+            # Not the list itself: a door's grows with its next request.
+            return Plan(0, 0, messages[:], tools, is_retry=bool(self._roots))
         plan = Plan(
             node.depth,
             matched,

@@ -17,6 +17,7 @@ from itertools import count
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
+from msgspec.structs import replace
 
 from milepost.actors.agent.conformance.script import Conversation, Refuse, Say, Script, Silence
 from milepost.actors.agent.conformance.spelling import ASSISTANT, STOP, byte_renderer
@@ -140,7 +141,9 @@ class HarnessSession:
             case Received(_, DoorTurn() as turn, Request() as request):
                 conversation = self.conversations.get(turn.trajectory_id)
                 if conversation is not None:
-                    conversation.requests.append(turn)
+                    # The door's list grows with its client's next request.
+                    asked = replace(turn, messages=turn.messages[:])
+                    conversation.requests.append(asked)
                     self._turns[request] = conversation
         self._carry_out(self.core.handle(event, self._now_s))
 

@@ -13,7 +13,12 @@ from milepost.actors.agent import Agent, ChatError, Episode, LimitReached
 from milepost.actors.agent.conformance import checks
 from milepost.actors.agent.conformance.bench import Bench
 from milepost.actors.agent.conformance.checks import CHECKS, Check
+from milepost.actors.agent.conformance.harness import HarnessSession
+from milepost.actors.agent.conformance.script import Conversation, Say
 from milepost.actors.agent.episodes import Rewards
+from milepost.actors.effects import Received, Request
+from milepost.actors.session.doors import DOOR, DoorTurn
+from milepost.actors.session.history import Replayed
 from milepost.configs.recipes.lookup.agent import LookupAgent
 from milepost.configs.recipes.lookup.directory import prompts
 from milepost.configs.run import RunConfig
@@ -171,3 +176,25 @@ async def test_code_that_swallows_its_cancellation_is_found(monkeypatch: Any) ->
     monkeypatch.setattr("milepost.actors.agent.episodes.GRACE_S", 0.05)
     monkeypatch.setattr("milepost.actors.agent.conformance.checks.GRACE_S", 0.04)
     assert "let CancelledError pass" in await problems(checks.cancellation_is_obeyed, Deaf())
+
+
+class Idle:
+    """A core that orders nothing."""
+
+    def handle(self, event: Any, now_s: float) -> list[Any]:
+        del event, now_s
+        return []
+
+
+async def test_each_request_through_the_door_is_kept_as_it_was() -> None:
+    """The door's list grows with the client's next request; a check asks what the first one was."""
+    nothing: Any = Idle()
+    session = HarnessSession(nothing)
+    session.core = nothing
+    seen = session.conversations["g.0"] = Conversation(lambda *_: Say("no"), 9)
+    said = Replayed([QUESTION])
+    for number in range(2):
+        turn = DoorTurn(trajectory_id="g.0", messages=said, tools=[])
+        session.feed(Received(DOOR, turn, Request(DOOR, number)))
+        said += [{"role": "assistant", "content": "Here."}, QUESTION]
+    assert [len(turn.messages) for turn in seen.requests] == [1, 3]
