@@ -45,7 +45,9 @@ class AnthropicMessages:
             return messages_of(item, f"messages[{index}]", replay)
 
         raw = fields.raw("messages") or b"[]"
-        messages = replay.messages(raw, convert, "messages", tuple(system))
+        messages = replay.messages(
+            raw, convert, "messages", fields.place("messages"), tuple(system)
+        )
         tools = replay.tools(fields.raw("tools"), _tool)
         bound = fields.take("max_tokens", Bound)
         stream = fields.take("stream", bool) or False

@@ -32,7 +32,8 @@ class ChatCompletions:
             TurnRefused: kind bad_request.
         """
         spec, options = reading.session.spec, reading.template_options
-        messages = reading.replay.messages(fields.raw("messages") or b"[]", _message, "messages")
+        raw = fields.raw("messages") or b"[]"
+        messages = reading.replay.messages(raw, _message, "messages", fields.place("messages"))
         tools = reading.replay.tools(fields.raw("tools"), _tool)
         model = fields.take("model", str) or ""
         if fields.are_taken:

@@ -38,7 +38,8 @@ class Fields:
         dropped: fields that the topology lets clients send in vain.
 
     Raises:
-        TurnRefused: kind bad_request; no JSON object, or it carries fields of the server's.
+        TurnRefused: kind bad_request; no JSON object, a field stands in it twice, or it carries
+            fields of the server's.
     """
 
     def __init__(self, body: bytes, dropped: Collection[str] = ()) -> None:
@@ -46,8 +47,7 @@ class Fields:
             self._raw = _DECODER.decode(body)
         except NO_JSON as error:
             raise TurnRefused("bad_request", f"the body is no JSON object: {error}") from error
-        if twice := _twice(body, self._raw):
-            raise TurnRefused("bad_request", f"{twice} stands twice: which one counts?")
+        self._places = _places(body, self._raw)
         for name in SERVER_FIELDS.intersection(self._raw):
             if bytes(self._raw[name]) in _NOTHING:
                 del self._raw[name]
@@ -73,6 +73,10 @@ class Fields:
         """The field as it was sent; empty when it is absent or null."""
         raw = bytes(self._raw.pop(name, b"null"))
         return b"" if raw == b"null" else raw
+
+    def place(self, name: str) -> int:
+        """Where the value of this field begins in the body; -1 when it is absent."""
+        return self._places.get(name, -1)
 
     def neutral(self, name: str, values: Sequence[Any]) -> None:
         """Take a field that must not ask for anything: null, or one of these values.
@@ -157,21 +161,24 @@ class Fields:
             )
 
 
-def _twice(body: bytes, fields: Mapping[str, Raw]) -> str:
-    """A field that stands in this object more than once; empty when there is none.
+def _places(body: bytes, fields: Mapping[str, Raw]) -> dict[str, int]:
+    """Where each value begins.
 
-    The decoder keeps the last of them. Here each is looked for at its own place, which costs one
-    comparison of bytes.
+    The decoder keeps the last of those that have one name. Here each is looked for at its own
+    place, which costs one comparison of bytes.
+
+    Raises:
+        TurnRefused: a field stands in this object more than once.
     """
-    seen, end = set[str](), 0
+    places, end = dict[str, int](), 0
     while (found := _KEY.match(body, end)) is not None:
         name = msgspec.json.decode(found[1], type=str)
         start, value = found.end(), memoryview(fields[name])
         end = start + len(value)
-        if name in seen or not body.startswith(value, start):
-            return name
-        seen.add(name)
-    return ""
+        if name in places or not body.startswith(value, start):
+            raise TurnRefused("bad_request", f"{name} stands twice: which one counts?")
+        places[name] = start
+    return places
 
 
 def check_effort(effort: str | None, options: Mapping[str, Any], name: str) -> None:

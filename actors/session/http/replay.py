@@ -21,7 +21,7 @@ from milepost.actors.session.text.nesting import NESTING_MAX, is_deep
 from milepost.actors.session.validation import check_message
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from milepost.messages.session import ChatReply
     from milepost.messages.shared import ChatMessage
@@ -96,8 +96,7 @@ class Replay:
         self._cut = 0
         if self._end and (rest := self._rest(body)):
             before = self._start + 1
-            head = body[0] if len(body[0]) >= before else b"".join(body)
-            self._short = head[:before] + rest[1:]
+            self._short = b"".join((*_first_bytes(body, before), memoryview(rest)[1:]))
             self._cut = self._end + 1 - before
         else:
             self._short = body[0] if len(body) == 1 else b"".join(body)
@@ -124,7 +123,12 @@ class Replay:
         self._short = b""
 
     def messages(
-        self, raw: bytes, convert: Convert, name: str, first: tuple[ChatMessage, ...] = ()
+        self,
+        raw: bytes,
+        convert: Convert,
+        name: str,
+        place: int,
+        first: tuple[ChatMessage, ...] = (),
     ) -> Replayed:
         """The conversation of the request that was begun; every message of it is checked.
 
@@ -132,6 +136,7 @@ class Replay:
             raw: JSON of a list of objects.
             convert: the messages that one of them stands for.
             name: of the field.
+            place: where its value begins in what `begin` gave.
             first: messages that stand before all of them.
 
         Raises:
@@ -164,15 +169,15 @@ class Replay:
         self._digests += digests
         self._read += fresh
         self._said += chain(*fresh)
-        self._mark(raw, name)
+        self._mark(raw, place)
         return self._said
 
-    def _mark(self, raw: bytes, name: str) -> None:
+    def _mark(self, raw: bytes, start: int) -> None:
         """Note where the messages stand in this body, for the next one."""
         short, self._end = self._short, 0
-        start = short.find(b"[", short.find(b'"%s"' % name.encode()) + 1)
         end = start + len(raw) - 1
-        if self._digests and short.startswith(raw, start) and short[end : end + 1] == b"]":
+        # A list that a dialect made of something else stands nowhere in the body.
+        if self._digests and short.startswith(raw, start):
             while short[end - 1 : end].isspace():
                 end -= 1
             if self._cut:
@@ -237,6 +242,16 @@ def _read(decoder: msgspec.json.Decoder[T], raw: bytes | Raw, name: str) -> T:
         return decoder.decode(raw)
     except NO_JSON as error:
         raise TurnRefused("bad_request", f"{name}: {error}") from error
+
+
+def _first_bytes(body: Sequence[bytes], count: int) -> Iterator[memoryview]:
+    """The first `count` bytes of the body, as pieces of its pieces."""
+    for piece in body:
+        if not count:
+            return
+        part = memoryview(piece)[:count]
+        count -= len(part)
+        yield part
 
 
 def _num_same(old: list[bytes], new: list[bytes]) -> int:

@@ -91,13 +91,13 @@ class Responses:
 
 def _conversation(fields: Fields, reading: Reading) -> tuple[Continued, list[ChatMessage]]:
     """What the request adds, and the whole conversation: instructions, what was said, the input."""
-    raw = fields.raw("input") or b"[]"
+    raw, place = fields.raw("input") or b"[]", fields.place("input")
     if raw.startswith(b'"'):
         raw = b'[{"role":"user","content":%s}]' % raw
     asked = Continued(
         previous=fields.take("previous_response_id", str) or "",
         instructions=fields.take("instructions", str) or "",
-        messages=tuple(_grouped(reading.replay.messages(raw, _item, "input"))),
+        messages=tuple(_grouped(reading.replay.messages(raw, _item, "input", place))),
     )
     messages: list[ChatMessage] = []
     if asked.instructions:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import random
+import tracemalloc
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
@@ -25,6 +26,11 @@ from milepost.actors.session.state import Session
 from milepost.configs.actors import SessionConfig
 from milepost.messages.session import ChatReply
 from milepost.messages.shared import FinishReason, Usage
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from milepost.actors.session.http.replay import Convert
 
 ARGUMENTS = '{"name":  "kai", "field": "pet"}'
 CALL = {
@@ -175,6 +181,13 @@ def test_effort_is_met_or_refused() -> None:
             check_effort(effort, options, "reasoning_effort")
 
 
+def replayed(replay: Replay, body: Sequence[bytes], convert: Convert | None = None) -> Replayed:
+    """The conversation of a body that has one."""
+    fields = Fields(replay.begin(body))
+    raw, place = fields.raw("messages"), fields.place("messages")
+    return replay.messages(raw, convert or _same, "messages", place)
+
+
 def test_a_replayed_history_is_read_once() -> None:
     """The cost of a turn grows with its new text: what was sent before is the very same object."""
     replay = Replay({})
@@ -185,8 +198,7 @@ def test_a_replayed_history_is_read_once() -> None:
         return (item,)
 
     def send(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        body = replay.begin([msgspec.json.encode({"messages": messages})])
-        return replay.messages(Fields(body).raw("messages"), convert, "messages")
+        return replayed(replay, [msgspec.json.encode({"messages": messages})], convert)
 
     first = send(CONVERSATION[:2])
     second = send(CONVERSATION)
@@ -204,9 +216,10 @@ def test_of_a_long_body_only_what_is_new_is_looked_at() -> None:
     for number in range(30):
         said += [{"role": "user", "content": f"{number} " + "x" * 50}] * 2
         body = json.dumps({"model": "m", "messages": said, "stop": []}).encode()
-        short = replay.begin(_pieces(body, generator))
+        pieces = _pieces(body, generator)
+        short = replay.begin(pieces)
         assert len(short) < 220, f"turn {number} scans {len(short)} of {len(body)} bytes"
-        assert replay.messages(Fields(short).raw("messages"), _same, "messages") == said
+        assert replayed(replay, pieces) == said
     for changed in (body.replace(b"7 x", b"7 y"), body.replace(b'"model"', b'"mode1"')):
         longer = changed.replace(b"}]", b"}, {}]")
         assert replay.begin(_pieces(longer, generator)) == longer
@@ -215,12 +228,51 @@ def test_of_a_long_body_only_what_is_new_is_looked_at() -> None:
 def test_a_comma_too_many_is_no_json_however_little_of_it_is_read() -> None:
     """What is left out of a body must not make the rest of it right."""
     replay = Replay({})
-    for body in (b'{"messages":[{"role":"user","content":"a"}]}',):
-        replay.messages(Fields(replay.begin([body])).raw("messages"), _same, "messages")
+    body = b'{"messages":[{"role":"user","content":"a"}]}'
+    replayed(replay, [body])
     for end in (b",]}", b", \n]}"):
-        begun = replay.begin([body[:-2], end])
         with pytest.raises(TurnRefused, match="comma"):
-            replay.messages(Fields(begun).raw("messages"), _same, "messages")
+            replayed(replay, [body[:-2], end])
+
+
+def test_another_list_of_that_name_is_not_taken_for_the_messages() -> None:
+    """A client may keep its history in a field that nobody reads, and lengthen it there as well.
+
+    What is left out of the body would be one message of the other list, and one of these twice.
+    """
+    replay = Replay({})
+    for number in range(1, 4):
+        said = CONVERSATION[:number]
+        body = json.dumps({"metadata": {"messages": said}, "messages": said}).encode()
+        assert replayed(replay, [body]) == said
+
+
+def test_a_tool_with_an_argument_of_that_name_leaves_the_messages_to_be_found() -> None:
+    """A tool that sends mail has one; every turn would be parsed from its beginning."""
+    replay = Replay({})
+    head = b'{"tools":[{"messages":{"type":"array"},"required":["messages"]}],"messages":'
+    replayed(replay, [head + msgspec.json.encode(CONVERSATION[:2]) + b"}"])
+    body = head + msgspec.json.encode(CONVERSATION) + b"}"
+    assert len(replay.begin([body])) < len(body) - len(msgspec.json.encode(CONVERSATION[0]))
+    assert replayed(replay, [body]) == CONVERSATION
+
+
+def test_no_piece_of_a_long_body_is_copied_but_what_is_new_and_what_stands_before_it() -> None:
+    """Tools may fill the first piece; the history behind them is still not put together."""
+    replay, said = Replay({}), [{"role": "user", "content": "x" * 1_000_000}]
+    tools = [{"type": "function", "description": "y" * 100_000}]
+    body = json.dumps({"tools": tools, "messages": said}).encode()
+    replayed(replay, [body])
+    longer = json.dumps({"tools": tools, "messages": [*said, CONVERSATION[1]]}).encode()
+    pieces = [longer[at : at + 65_536] for at in range(0, len(longer), 65_536)]
+    tracemalloc.start()
+    try:
+        short = replay.begin(pieces)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert len(short) < 101_000
+    assert peak < 400_000, f"{peak} bytes are held to read {len(short)}"
 
 
 def _same(item: dict[str, Any], _: int) -> tuple[dict[str, Any], ...]:
@@ -242,7 +294,8 @@ def test_what_was_not_parsed_again_is_what_parsing_gives(seed: int) -> None:
     generator = random.Random(seed)
     replay, history = Replay({}), list[dict[str, Any]]()
     first, given = tuple[dict[str, Any], ...](), list[tuple[Replayed, str]]()
-    extra: dict[str, Any] = {"model": "m", "tools": [{"type": "function"}], "stop": []}
+    tool = {"type": "function", "function": {"name": "mail", "messages": []}}
+    extra: dict[str, Any] = {"model": "m", "tools": [tool], "stop": [], "metadata": {}}
     for number in range(25):
         step = generator.random()
         if step < 0.15 and history:
@@ -252,14 +305,16 @@ def test_what_was_not_parsed_again_is_what_parsing_gives(seed: int) -> None:
             history[place] = {"role": "user", "content": f'changed "messages":[{number}]'}
         for _ in range(generator.randint(0, 2)):
             history.append({"role": "user", "content": f"text {number} ]}},{{ \\"})
-        names = generator.sample([*extra, "messages"], 4)
+        names = generator.sample([*extra, "messages"], 5)
+        extra["metadata"] = {"messages": generator.choice([[], history[:1], history])}
         fields = {name: history if name == "messages" else extra[name] for name in names}
         indent = generator.choice([None, None, 1])
         body = json.dumps(fields, indent=indent, separators=(",", ":")).encode()
         read = Fields(replay.begin(_pieces(body, generator)))
         if generator.random() < 0.1:
             first = ({"role": "system", "content": f"system {number % 3}"},)
-        found = replay.messages(read.raw("messages") or b"[]", _same, "messages", first)
+        raw, place = read.raw("messages") or b"[]", read.place("messages")
+        found = replay.messages(raw, _same, "messages", place, first)
         assert found == [*first, *history]
         given.append((found, json.dumps(found)))
         for earlier, told in given:
