@@ -204,7 +204,14 @@ class TokenRow:
 
     def validate(self) -> None:
         """Every invariant, from scratch; costs the whole row."""
-        assert self._given <= len(self._token_ids), "prompts reach beyond the memory of the row"
+        laid = np.empty(0, dtype=np.int32)
+        base = 0
+        if self._laid is not None:
+            base, seam, piece = self._laid
+            laid = np.concatenate([np.array(seam.insert, dtype=np.int32), piece.token_ids])
+        text_end = base + len(laid)
+        assert (self._token_ids[base:text_end] == laid).all(), "other text stands where it was laid"
+        assert self._given <= text_end, "a prompt reaches beyond the newest text that was laid"
         hasher, start = xxhash.xxh3_128(), 0
         sampled = self.provenance == Provenance.SAMPLED
         expected = np.zeros(self.length, dtype=bool)
@@ -234,7 +241,6 @@ class TokenRow:
         if end > len(self._token_ids):
             self._grow(end)
         self._lay(start, seam, piece)
-        self._free_from(prompt_end)
         token_ids, kinds, logprobs = self._token_ids, self._provenance, self._logprobs
         token_ids[prompt_end:end] = reply.token_ids
         kinds[start:text] = _TEMPLATE
@@ -251,23 +257,23 @@ class TokenRow:
         return prompt_end
 
     def _lay(self, base: int, seam: Seam, piece: Piece) -> None:
-        """Write prompt text after the first `base` tokens, unless it stands there."""
+        """Write prompt text after the first `base` tokens, unless it stands there.
+
+        No prompt that was given out of this memory reaches beyond the text that was laid last.
+        """
         laid = self._laid
         if laid is not None and laid[0] == base and laid[2] is piece and laid[1] == seam:
             return
-        self._free_from(base)
+        if base < self._given:
+            # What somebody was given stays as it is, in memory that is theirs alone from now on.
+            fresh = np.empty_like(self._token_ids)
+            fresh[:base] = self._token_ids[:base]
+            self._token_ids, self._given = fresh, 0
         start = base + len(seam.insert)
         if seam.insert:
             self._token_ids[base:start] = seam.insert
         self._token_ids[start : start + len(piece.token_ids)] = piece.token_ids
         self._laid = base, seam, piece
-
-    def _free_from(self, start: int) -> None:
-        """Have nothing from this place on be part of a prompt that somebody was given."""
-        if start < self._given:
-            fresh = np.empty_like(self._token_ids)
-            fresh[:start] = self._token_ids[:start]
-            self._token_ids, self._given = fresh, 0
 
     def _add_routes(self, known: int, routes: NDArray[np.uint8 | np.int16]) -> None:
         """Routes of the tokens from `known` on; those before have theirs."""

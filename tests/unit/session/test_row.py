@@ -230,6 +230,31 @@ def test_a_prompt_is_a_view_of_the_row_while_the_row_only_grows() -> None:
     assert row.token_ids.tolist() == [*range(60), 11, STOP, NEWLINE, 4, 5, 12, STOP]
 
 
+def test_a_text_that_was_laid_is_committed_where_it_stands_or_laid_again() -> None:
+    """Its turn is tried again, or stopped; the row grows between prompt and commit.
+
+    As in a run, a text is one piece: what the row skips to write must be there, to the token.
+    """
+    row, seam = TokenRow(), Seam(insert=(NEWLINE,))
+    first, second, third = piece(*range(1, 61)), piece(71, 72), piece(81)
+    row.prompt(0, Seam(), first)
+    row.commit(0, Seam(), first, reply(*range(1, 200)))
+    row.validate()
+    stopped = row.prompt(1, seam, second)
+    row.prompt(1, seam, third)
+    row.validate()
+    row.commit(1, seam, third, reply(12, STOP))
+    row.validate()
+    row.prompt(1, seam, third)
+    row.commit(1, seam, third, reply(13, 14, STOP))
+    row.validate()
+    row.commit(1, seam, second, reply(15, STOP))
+    row.validate()
+    head = [*range(1, 61), *range(1, 200), NEWLINE]
+    assert stopped.tolist() == [*head, 71, 72]
+    assert row.token_ids.tolist() == [*head, 71, 72, 15, STOP]
+
+
 @pytest.mark.parametrize("seed", range(60))
 def test_a_prompt_never_changes_whatever_becomes_of_its_turn(seed: int) -> None:
     """It may still be on its way when its turn was stopped, refused, or tried again otherwise."""
@@ -237,6 +262,8 @@ def test_a_prompt_never_changes_whatever_becomes_of_its_turn(seed: int) -> None:
     row, slow = TokenRow(), Obvious()
     given: list[tuple[np.ndarray, list[int]]] = []
     texts = [[generator.randrange(9) for _ in range(generator.randint(1, 30))] for _ in range(4)]
+    # A text is the very piece that it was, until the renderer forgets it.
+    pieces: dict[tuple[int, ...], Piece] = {}
     for _ in range(40):
         count = len(row.turns)
         base = count - 1 if count and generator.random() < 0.3 else count
@@ -248,13 +275,16 @@ def test_a_prompt_never_changes_whatever_becomes_of_its_turn(seed: int) -> None:
         text = generator.choice(texts)[: generator.choice([None, 1, 5])]
         kept = [token for turn in slow.turns[:base] for part in turn for token in part]
         wanted = [*kept[: len(kept) - drop], *seam.insert, *text]
+        if generator.random() < 0.1:
+            pieces.clear()
+        laid = pieces.setdefault(tuple(text), piece(*text))
         if generator.random() < 0.9:
-            prompt = row.prompt(base, seam, piece(*text))
+            prompt = row.prompt(base, seam, laid)
             assert prompt.tolist() == wanted
             given.append((prompt, wanted))
         if generator.random() < 0.6:
             sampled = [*generator.choice(texts), STOP]
-            row.commit(base, seam, piece(*text), reply(*sampled))
+            row.commit(base, seam, laid, reply(*sampled))
             slow.commit(base, drop, [*seam.insert, *text], sampled)
         row.validate()
         assert row.token_ids.tolist() == slow.flat()
