@@ -13,8 +13,20 @@ _EXPERTS: Final = ("num_experts", "num_local_experts", "n_routed_experts")
 def has_experts(folder: Path) -> bool:
     """Whether the checkpoint is a mixture of experts, of any architecture.
 
+    A model of text within a larger one has a table of its own (`text_config`).
+
     Raises:
         FileNotFoundError: no `config.json`.
+        ValueError: it is no JSON object.
     """
-    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    return any(config.get(key) for key in _EXPERTS)
+    path = folder / "config.json"
+    config = json.loads(path.read_text(encoding="utf-8"))
+    if not isinstance(config, dict):
+        raise ValueError(f"{path} holds a {type(config).__name__} and no JSON object")
+    tables = [config]
+    while tables:
+        table = tables.pop()
+        if any(table.get(key) for key in _EXPERTS):
+            return True
+        tables += [value for value in table.values() if isinstance(value, dict)]
+    return False

@@ -151,6 +151,27 @@ def test_the_limits_of_the_lamps_come_from_the_topology_that_runs(folder: Path) 
     assert about.success == "rollout/solved"
 
 
+@pytest.mark.parametrize(
+    ("config", "routes"),
+    [
+        ('{"num_experts": 8}', "not replayed"),
+        ('{"vision_config": {}, "text_config": {"num_experts": 8}}', "not replayed"),
+        ('{"text_config": {"hidden_size": 8, "num_experts": 0}}', "dense"),
+        ('[{"num_experts": 8}]', ""),
+        ("null", ""),
+        ("{", ""),
+    ],
+)
+def test_whether_the_model_has_routes_is_read_from_its_checkpoint(
+    folder: Path, config: str, routes: str
+) -> None:
+    """A model of text and images has a table for each; a broken file is no end of the monitor."""
+    (folder / "config.json").write_text(config)
+    topology = load_topology("lookup", [f"model.path={folder}"])
+    (folder / "topology.toml").write_text(dump_topology(topology))
+    assert Records.of(folder).about().routes == routes
+
+
 def test_a_folder_that_vanished_or_broke_is_a_reason_and_no_crash(folder: Path) -> None:
     """A disk that went away ends neither the run nor the monitor; it says what it cannot read."""
     with pytest.raises(Unreachable, match="holds no run"):
