@@ -35,7 +35,9 @@ def possible_path(text: str) -> Path:
     """
     path = Path(text)
     try:
-        path.exists()
+        path.stat()  # `exists` answers a loop as if nothing were there
+    except (FileNotFoundError, NotADirectoryError):
+        pass
     except OSError as error:
         raise argparse.ArgumentTypeError(f"{text[:80]!r}: {error.strerror}") from error
     return path

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from argparse import ArgumentTypeError
 from pathlib import Path
 from types import ModuleType
 
@@ -23,6 +24,7 @@ from milepost.launch.commands import (
     view,
 )
 from milepost.launch.exits import Exit
+from milepost.launch.options import possible_path
 
 
 def parsed(command: ModuleType, *words: str) -> argparse.Namespace:
@@ -69,6 +71,21 @@ def test_a_folder_that_cannot_be_is_refused_without_a_traceback(
     told = capsys.readouterr().err
     assert "File name too long" in told
     assert len(told) < 1500
+
+
+def test_a_path_is_possible_where_nothing_is_yet_and_not_where_links_go_round(
+    tmp_path: Path,
+) -> None:
+    """`Path.exists` says False to a loop: the run would begin, and fail where it writes."""
+    loop, file = tmp_path / "a", tmp_path / "file"
+    loop.symlink_to(tmp_path / "b")
+    (tmp_path / "b").symlink_to(loop)
+    file.touch()
+    for path in (loop, loop / "run"):
+        with pytest.raises(ArgumentTypeError, match="symbolic links"):
+            possible_path(str(path))
+    for path in (tmp_path, tmp_path / "none" / "yet", file / "below"):
+        assert possible_path(str(path)) == path
 
 
 @pytest.mark.parametrize("text", ["nan", "inf", "0", "-1", "soon"])
