@@ -81,7 +81,9 @@ class LinearHistory:
         """Its first messages are ours, so many of them: nobody compares them again."""
 
     def plan(self, messages: list[ChatMessage], tools: list[dict[str, Any]]) -> Plan:
-        """How this request goes on; nothing changes.
+        """How this request goes on. The history stays as it is.
+
+        Of a `Replayed` it is remembered how much of it is ours, for the next plan.
 
         Raises:
             TurnRefused: `not_append_only`, `truncated`, or `bad_request` for a role the family
