@@ -25,8 +25,6 @@ from unit.session.kit import (
 
 from milepost.actors.arrays import from_bulk
 from milepost.actors.effects import Answered, Unanswered
-from milepost.actors.session.doors import DOOR, DoorTurn
-from milepost.actors.session.history import Replayed
 from milepost.actors.session.leaves import Leaf
 from milepost.configs.actors import TreeConfig
 from milepost.messages.session import ChatReply
@@ -143,25 +141,6 @@ def test_twins_are_told_apart_by_the_later_one() -> None:
     assert record._nodes[3].parent.number == 2
     (row,) = rows_of(game)
     assert replies(row) == [("same", True), ("end", True)]
-
-
-def test_a_turn_in_flight_keeps_the_history_it_was_asked_with() -> None:
-    """The list of a door grows with the client's next request, also while a retry is in flight.
-
-    A reply stored after messages that it has never seen would be trained as the answer to them.
-    """
-    game = play(tree=TREE)
-    game.open()
-    one = game.turn([QUESTION], "one")
-    said = Replayed([QUESTION])
-    game.ask(DoorTurn(trajectory_id="g.0", messages=said, tools=[LOOKUP]), DOOR)
-    said += [one, user("go on")]
-    game.sample("two")
-    record: Any = game.core._sessions["g.0"].record
-    first, second = record.branches()
-    assert first.messages == [QUESTION, one]
-    assert second.messages == [QUESTION, {"role": "assistant", "content": "two"}]
-    assert first.retried, "the second is another reply to the same question"
 
 
 def test_a_rewritten_reply_begins_a_new_conversation() -> None:
