@@ -10,10 +10,9 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Collection, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
-
-from msgspec import Struct
 
 from milepost.supervisor.cleanup.processes import PROC, Identity, identity_of
 
@@ -22,7 +21,8 @@ LISTENING: Final = "0A"
 STATE, INODE = 3, 9
 
 
-class Listener(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Listener:
     """One listening socket.
 
     Attributes:

@@ -6,10 +6,9 @@ import os
 import signal
 import time
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
-
-from msgspec import Struct
 
 RUN_VARIABLE: Final = "MILEPOST_RUN"
 """Set to the run's id in every child, and so in whatever the child starts."""
@@ -18,7 +17,8 @@ POLL_S: Final = 0.02
 LOOKS: Final = 2
 
 
-class Identity(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Identity:
     """One process for ever: its number, when it started, and in which boot of the machine.
 
     Attributes:

@@ -23,10 +23,9 @@ import json
 import os
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
-
-from msgspec import Struct
 
 from milepost.supervisor.cleanup.listeners import Listener
 from milepost.supervisor.cleanup.processes import Identity
@@ -35,7 +34,8 @@ PRIVATE: Final = ".milepost"
 """Folder inside the run folder with what is not for people."""
 
 
-class Owned(Struct):
+@dataclass(slots=True)
+class Owned:
     """What a registry says the run owns.
 
     Attributes:
@@ -52,12 +52,12 @@ class Owned(Struct):
 
     run_id: str = ""
     supervisor: Identity | None = None
-    processes: list[Identity] = []
-    folders: list[Path] = []
-    prefixes: list[str] = []
-    listeners: list[Listener] = []
-    commands: dict[str, list[str]] = {}
-    leases: dict[str, float] = {}
+    processes: list[Identity] = field(default_factory=list)
+    folders: list[Path] = field(default_factory=list)
+    prefixes: list[str] = field(default_factory=list)
+    listeners: list[Listener] = field(default_factory=list)
+    commands: dict[str, list[str]] = field(default_factory=dict)
+    leases: dict[str, float] = field(default_factory=dict)
     closed: bool = False
 
     @property
