@@ -44,7 +44,7 @@ STEPS: Final = 80
 PAIRS: Final = 3
 WANTED: Final = 0.02
 COST_MAX: Final = 0.03
-"""What this fails above: `WANTED` is met by too little to be promised of every host."""
+"""What the RL run alone fails above: there `WANTED` is near, and not met on every host."""
 RECORDERS: Final = "system.recorder.enabled={}"
 SIZE: Final = (120, 40)
 MILEPOST: Final = str(Path(sys.executable).with_name("milepost"))
@@ -221,4 +221,5 @@ def test_monitor_and_recorders_cost_the_quick_start_a_few_percent(tmp_path: Path
     told = f"{1 + first.of_the_machine:.4f} ({first.wall_s:.0f} s)"
     print(f"  the quick start as it runs for the first time, warm-up included: {told}")
     print(f"  wanted of both: {1 + WANTED:.2f}")
-    assert max(share, first.of_the_machine) <= COST_MAX
+    assert first.of_the_machine <= WANTED
+    assert share <= COST_MAX

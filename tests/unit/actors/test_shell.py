@@ -41,6 +41,16 @@ NAMES = ("supervisor", "asker", "peer")
 LIMITS = BusLimits(probe_s=60)
 
 
+async def open_buses(network: MemoryNetwork) -> dict[str, Bus]:
+    """The first life of everybody."""
+    return {
+        name: await Bus.over(
+            network.transport(name), name=name, incarnation=0, run_id="run", limits=LIMITS
+        )
+        for name in NAMES
+    }
+
+
 class Asker:
     """Asks the peer once, and keeps what it is told."""
 
@@ -128,12 +138,7 @@ async def test_a_death_is_heard_of_before_the_first_word_of_the_next_life() -> N
     """News of the supervisor's and words of a peer come over two links: a publisher that heard of a
     death second waited two minutes for an engine that had said that it is there."""
     network = MemoryNetwork(NAMES)
-    buses = {
-        name: await Bus.over(
-            network.transport(name), name=name, incarnation=0, run_id="run", limits=LIMITS
-        )
-        for name in NAMES
-    }
+    buses = await open_buses(network)
     context = ActorContext(_spec(), buses["asker"])
     core = Listener(4)
     serving = asyncio.create_task(context.serve(core))
@@ -244,12 +249,7 @@ async def test_a_work_that_fails_in_whatever_way_comes_back_to_the_core(
         raise error
 
     network = MemoryNetwork(NAMES)
-    buses = {
-        name: await Bus.over(
-            network.transport(name), name=name, incarnation=0, run_id="run", limits=LIMITS
-        )
-        for name in NAMES
-    }
+    buses = await open_buses(network)
     context = ActorContext(_spec(), buses["asker"])
     core = Worker()
     serving = asyncio.create_task(context.serve(core, perform=perform))
@@ -285,12 +285,7 @@ async def test_a_message_has_one_id_and_one_digest_in_the_recorders_of_both_ends
 ) -> None:
     """That is what joins the recordings of two actors into one story."""
     network = MemoryNetwork(NAMES)
-    buses = {
-        name: await Bus.over(
-            network.transport(name), name=name, incarnation=0, run_id="run", limits=LIMITS
-        )
-        for name in NAMES
-    }
+    buses = await open_buses(network)
     spec = replace(_spec(), run_folder=str(tmp_path))
     recorder = Recorder.open(spec)
     assert recorder is not None

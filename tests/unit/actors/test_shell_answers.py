@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from proc.bus.harness import until
-from unit.actors.test_shell import LIMITS, NAMES, Listener, _spec
+from unit.actors.test_shell import LIMITS, NAMES, Listener, _spec, open_buses
 
 from milepost.actors.context import ActorContext
 from milepost.actors.effects import Answered, Ask, Effect, Event, Received
@@ -35,12 +35,7 @@ async def test_a_death_is_heard_of_before_an_answer_of_the_next_life() -> None:
     """Answers do not come the way of messages: a trainer took the batch of a buffer that had died
     for the mistake of one that had not."""
     network = MemoryNetwork(NAMES)
-    buses = {
-        name: await Bus.over(
-            network.transport(name), name=name, incarnation=0, run_id="run", limits=LIMITS
-        )
-        for name in NAMES
-    }
+    buses = await open_buses(network)
     context = ActorContext(_spec(), buses["asker"])
     core = Curious(4)
     serving = asyncio.create_task(context.serve(core))
