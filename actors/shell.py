@@ -225,14 +225,17 @@ class Shell:
         except Exception as error:  # noqa: BLE001 - the one place where an actor's failure ends it
             failure = error
         self._cause = 0
-        self._recorder.record(told, now_s, at_s, effects, done, failure)
-        if failure is not None:
-            self._fail(failure)
+        try:
+            self._recorder.record(told, now_s, at_s, effects, done, failure)
+        finally:
+            if failure is not None:
+                self._fail(failure)
 
     def _fail(self, error: BaseException) -> None:
         if not self._ended.done():
-            self._recorder.failed(error)
+            # First: whatever the recorder makes of it, this actor ends.
             self._ended.set_exception(error)
+            self._recorder.failed(error)
 
     def _task_ended(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (error := task.exception()) is not None:

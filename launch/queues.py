@@ -78,6 +78,7 @@ def _queues(actor: str, bus: Mapping[str, Any]) -> Iterator[Queue]:
             gaps=box["gaps"],
             given_up=box["skipped"] + box["refused"],
             strangers=box["strangers"],
+            failed_inside=bus["failed_inside"],
         ),
     )
     for link in bus["links"]:
@@ -101,7 +102,14 @@ def _queues(actor: str, bus: Mapping[str, Any]) -> Iterator[Queue]:
 
 
 def _state(
-    blocked: int, problem: str, *, repeated: int, gaps: int, given_up: int, strangers: int = 0
+    blocked: int,
+    problem: str,
+    *,
+    repeated: int,
+    gaps: int,
+    given_up: int,
+    strangers: int = 0,
+    failed_inside: int = 0,
 ) -> str:
     words = ["ok"]
     if blocked:
@@ -113,6 +121,7 @@ def _state(
         (gaps, "gaps"),
         (given_up, "given up"),
         (strangers, "strangers refused"),
+        (failed_inside, "failed inside"),
     )
     for count, what in counted:
         if count:

@@ -7,6 +7,7 @@ keep its recording of.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Mapping
 from typing import Final
 
@@ -26,6 +27,7 @@ from milepost.messages.supervisor import (
 from milepost.supervisor.book import SUPERVISOR
 from milepost.supervisor.states import Child, Running
 
+log = logging.getLogger(__name__)
 ANSWER_S: Final = 2.0
 """An actor that has not answered by then is busy."""
 BAD_NEWS: Final = frozenset({"restarted", "stalled"})
@@ -88,6 +90,7 @@ class Asking:
         """Have every running actor pin; one time after the other, and nobody waits for it."""
         if self._pinning is None or self._pinning.done():
             self._pinning = asyncio.create_task(self.pin(PinRequested(reason=reason)), name="pin")
+            self._pinning.add_done_callback(_pinned)
 
     async def close(self) -> None:
         """Wait for pins on their way; each has its deadline."""
@@ -120,6 +123,12 @@ class Asking:
             return Refused(reason=f"{child.name} is {child.state_name}: {error.reason}")
         except BusClosed as error:
             return Refused(reason=str(error))
+
+
+def _pinned(pinning: asyncio.Task[Message]) -> None:
+    """An exception that nobody hears ends the run, and a pin is not worth one."""
+    if not pinning.cancelled() and (error := pinning.exception()) is not None:
+        log.error("the recorders of the actors could not be pinned", exc_info=error)
 
 
 def _refusals(answers: Mapping[str, Message]) -> list[str]:

@@ -8,6 +8,7 @@ address; answers go back along its connection, and one that is gone is forgotten
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Final, Protocol, TypeAlias, TypeVar
@@ -46,6 +47,7 @@ ASKED_AT_ONCE_MAX: Final = 32
 LOG_BYTES_MAX: Final = 1 << 18
 RUN_LOGS: Final = ("events", "metrics")
 CLOSE_S: Final = 0.2
+log = logging.getLogger(__name__)
 Asked = TypeVar("Asked")
 PassedOn: TypeAlias = TapRead | RecorderRead | PinRequested | FreezeRequested | ThawRequested
 """Questions whose answers actors give."""
@@ -83,7 +85,9 @@ class Door:
         self._desk = desk
         self._run_folder = run_folder
         self._num_asked = 0
-        self._task = asyncio.create_task(self._serve(), name="attach")
+        self._open: Incoming | None = None
+        """The question that is being answered."""
+        self._begin()
 
     @classmethod
     async def open(
@@ -119,14 +123,36 @@ class Door:
         await self._bus.close(deadline_s=CLOSE_S)
         await self._task
 
+    def _begin(self) -> None:
+        self._task = asyncio.create_task(self._serve(), name="attach")
+        self._task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        """A question that cannot be answered costs its asker the answer, and nobody else."""
+        if task.cancelled() or (error := task.exception()) is None:
+            return
+        if self._open is None:
+            log.error("clients are answered no more", exc_info=error)
+            return
+        self._failed(self._open, error)
+        self._begin()
+
+    def _failed(self, asked: Incoming, error: BaseException) -> None:
+        name = type(asked.message).__name__
+        log.error("%s of %s could not be answered", name, asked.source, exc_info=error)
+        reason = f"the supervisor failed at {name}: {type(error).__name__}: {error}"
+        self._bus.reply(asked, Refused(reason=reason))
+
     async def _serve(self) -> None:
         while True:
+            self._open = None
             try:
                 incoming = await self._bus.receive()
             except BusClosed:
                 return
             if not incoming.wants_reply:
                 continue
+            self._open = incoming
             match incoming.message:
                 case ActorStacksRequested(actor=actor):
                     self._later(incoming, self._desk.ask_stacks, actor)
@@ -173,7 +199,15 @@ class Door:
 
         def reply(answered: asyncio.Future[Message]) -> None:
             self._num_asked -= 1
-            if not answered.cancelled():
-                self._bus.reply(incoming, answered.result())
+            if answered.cancelled():
+                return
+            error = answered.exception()
+            if error is None:
+                try:
+                    self._bus.reply(incoming, answered.result())
+                except (TypeError, ValueError) as cannot_travel:
+                    error = cannot_travel
+            if error is not None:
+                self._failed(incoming, error)
 
         ask(asked).add_done_callback(reply)

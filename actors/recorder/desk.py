@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import sys
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from milepost.actors.effects import Effect, WorkDone
@@ -30,6 +32,7 @@ WAITING_MAX: Final = 128
 MEASURED: Final = 2
 """Calls of a bunch whose processor time is taken: looking at that clock costs as much as one."""
 OFF = "system.recorder.enabled is false"
+log = logging.getLogger(__name__)
 
 
 class RecorderDesk:
@@ -47,6 +50,7 @@ class RecorderDesk:
         self._apart = recorder is None or recorder.keeps_contents
         self._timer_runs = False
         self._spent_s = [0.0] * MEASURED
+        self._num_failed = 0
 
     def record(
         self,
@@ -133,7 +137,17 @@ class RecorderDesk:
 
     def _pin_for(self, recorder: Recorder, reasons: Sequence[str]) -> None:
         for reason in reasons:
-            self._loop.run_in_executor(None, _tell, recorder, reason, recorder.image())
+            pinning = self._loop.run_in_executor(None, _tell, recorder, reason, recorder.image())
+            pinning.add_done_callback(self._pinned)
+
+    def _pinned(self, pinning: asyncio.Future[None]) -> None:
+        if not pinning.cancelled() and (error := pinning.exception()) is not None:
+            self._heard(error, "pin what went wrong")
+
+    def _heard(self, error: BaseException, what: str) -> None:
+        """Nobody waits for the recorder, so what it fails at is told here or nowhere."""
+        self._num_failed += 1
+        log.error("the recorder could not %s", what, exc_info=error)
 
     def failed(self, error: BaseException) -> None:
         """The actor ends by this: pin what led to it, and note it with the error."""
@@ -145,18 +159,38 @@ class RecorderDesk:
         error.add_note(story(recorder.folder, recorder.run_id, recorder.actor, reason))
 
     def answer(self, asked: RecorderRead | PinRequested, reply: Callable[[Message], None]) -> None:
-        """Answer from a copy of the ring, on another thread."""
+        """Answer from a copy of the ring, on another thread.
+
+        Whatever goes wrong there is told to who asked.
+        """
         if self._recorder is None:
             reply(Refused(reason=OFF))
             return
         work = self._loop.run_in_executor(
             None, _answer, self._recorder, asked, self._recorder.image()
         )
-        work.add_done_callback(lambda done: reply(done.result()))
+        work.add_done_callback(partial(self._answered, type(asked).__name__, reply))
+
+    def _answered(
+        self, asked: str, reply: Callable[[Message], None], work: asyncio.Future[Message]
+    ) -> None:
+        if work.cancelled():
+            return
+        error = work.exception()
+        if error is None:
+            try:
+                reply(work.result())
+            except (TypeError, ValueError) as cannot_travel:
+                error = cannot_travel
+        if error is not None:
+            self._heard(error, f"answer {asked}")
+            reply(Refused(reason=f"the recorder failed: {type(error).__name__}: {error}"))
 
     def statistics(self) -> dict[str, object]:
         """For the heartbeat."""
-        return {} if self._recorder is None else {"recorder": self._recorder.statistics()}
+        if self._recorder is None:
+            return {}
+        return {"recorder": {**self._recorder.statistics(), "failed": self._num_failed}}
 
 
 def _tell(recorder: Recorder, reason: str, image: bytes) -> None:

@@ -41,7 +41,9 @@ def write_pin(ring: Path, image: bytes, reason: str, pins_max: int) -> Path:
             break
     else:
         raise PinsFull(f"{ring} has {pins_max} pins, system.recorder.pins_max allows no more")
-    note = msgspec.json.encode({"reason": reason[:REASON_CHARACTERS_MAX], "wall_s": time.time()})
+    # It may be about a file whose name is no text; JSON takes text alone.
+    words = reason[:REASON_CHARACTERS_MAX].encode(errors="replace").decode()
+    note = msgspec.json.encode({"reason": words, "wall_s": time.time()})
     head = _SKIPPABLE.to_bytes(4, "little") + len(note).to_bytes(4, "little")
     draft = path.with_suffix(".draft")
     draft.write_bytes(head + note + zstandard.ZstdCompressor(level=3).compress(image))
@@ -63,9 +65,9 @@ def read_pin(data: bytes) -> tuple[str, bytes]:
         image = zstandard.ZstdDecompressor().decompress(
             data[8 + length :], max_output_size=IMAGE_BYTES_MAX
         )
-    except (msgspec.DecodeError, zstandard.ZstdError) as error:
-        raise RingDamaged(f"it cannot be unpacked: {error}") from error
-    return str(note["reason"]), image
+        return str(note["reason"]), image
+    except (msgspec.DecodeError, zstandard.ZstdError, KeyError, TypeError, MemoryError) as error:
+        raise RingDamaged(f"it cannot be unpacked: {error!r}") from error
 
 
 def pin_rings(folder: Path, reason: str, pins_max: int) -> Iterator[str]:

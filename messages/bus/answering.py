@@ -41,7 +41,11 @@ class Answering:
         message_id = self._host.new_id(None if aside else encoded)
         entry.open = False
         if encoded is None or aside:
-            self._aside.start(self._reply_aside(entry, message_id, message, encoded))
+            self._aside.start(
+                self._reply_aside(entry, message_id, message, encoded),
+                f"packing the {type(message).__name__} for {entry.source.name}",
+                lambda why: self._send_refusal(entry, f"the answer cannot travel: {why}"),
+            )
         else:
             self._mailbox.replies.reply(entry, Kind.REPLY, message_id, encoded)
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
-from typing import Any
+import logging
+from collections.abc import Callable, Coroutine
+from functools import partial
+from typing import Any, TypeAlias
 
 from milepost.messages.bus.delivery import Kind
 from milepost.messages.bus.incoming import Incoming
@@ -16,19 +18,47 @@ from milepost.messages.envelope import Header
 from milepost.messages.errors import ProtocolError
 from milepost.messages.shared import Message
 
+log = logging.getLogger(__name__)
+Failed: TypeAlias = Callable[[str], None]
+"""Tells whoever waits why nothing comes of it."""
+
 
 class Aside:
-    """Work that a worker thread does meanwhile, each with a task that waits for it."""
+    """Work that a worker thread does meanwhile, each with a task that waits for it.
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    Args:
+        owner: name of the bus.
+        loop: its event loop.
+    """
+
+    def __init__(self, owner: str, loop: asyncio.AbstractEventLoop) -> None:
+        self._owner = owner
         self._loop = loop
         self._tasks: set[asyncio.Task[None]] = set()
+        self.num_failed = 0
+        """Works that raised what none of them should."""
 
-    def start(self, work: Coroutine[Any, Any, None]) -> None:
-        """Begin now."""
-        task = self._loop.create_task(work)
+    def start(self, work: Coroutine[Any, Any, None], name: str, failed: Failed) -> None:
+        """Begin now.
+
+        Args:
+            work: handles what it expects to go wrong.
+            name: what it does, for the log.
+            failed: called with the reason when it raises something else: a full /dev/shm, no
+                memory. One message comes to nothing then, and the bus goes on.
+        """
+        task = self._loop.create_task(work, name=name)
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(partial(self._ended, failed))
+
+    def _ended(self, failed: Failed, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if task.cancelled() or (error := task.exception()) is None:
+            return
+        self.num_failed += 1
+        reason = f"{type(error).__name__}: {error}"
+        log.error("bus of %s: %s failed", self._owner, task.get_name(), exc_info=error)
+        failed(reason)
 
     async def finished(self) -> None:
         """Until all of it has ended."""
@@ -51,7 +81,11 @@ class Answers:
                 refusal = self._packing.unpack_refusal(header, frames[1:])
                 sent.fail(header.source, f"was refused: {refusal.reason}")
             elif self._packing.is_big(frames[1]):
-                self._aside.start(self._decode_aside(sent, header, frames, origin))
+                self._aside.start(
+                    self._decode_aside(sent, header, frames, origin),
+                    f"reading the {header.type} of {header.source}",
+                    lambda why: sent.fail(header.source, f"got an answer that broke here: {why}"),
+                )
             else:
                 _finish(sent, header, *self._packing.unpack(header, frames[1:], origin))
         except ProtocolError as error:

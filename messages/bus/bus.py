@@ -63,7 +63,7 @@ class Bus:
         )
         self._replies = Replies(self._host)
         self._mailbox = Mailbox(self._host, self._replies, self._on_arrival)
-        self._aside = Aside(self._loop)
+        self._aside = Aside(name, self._loop)
         self._packing = Packing(
             name, incarnation, run_id, limits, self._loop, self._give_back, self._alarm.wake
         )
@@ -354,7 +354,8 @@ class Bus:
     def statistics(self) -> BusStatistics:
         """Where everything stands, now."""
         delay = watcher_of(self._loop).delay()
-        return report(self._host, self._mailbox, self._links.by_peer, self._packing, delay)
+        links, num_failed = self._links.by_peer, self._aside.num_failed
+        return report(self._host, self._mailbox, links, self._packing, delay, num_failed)
 
     # ---- the end -------------------------------------------------------------------------
 

@@ -80,7 +80,15 @@ class Links:
     def _start(
         self, link: Outbound, sent: Sent, message: Message, encoded: Encoded | None, *, local: bool
     ) -> None:
-        self._aside.start(self._pack_aside(link, sent, message, encoded, local=local))
+        def failed(why: str) -> None:
+            sent.fail(link.peer, f"cannot be packed: {why}")
+            link.give_up(sent)
+
+        self._aside.start(
+            self._pack_aside(link, sent, message, encoded, local=local),
+            f"packing the {sent.type} for {link.peer}",
+            failed,
+        )
 
     async def _pack_aside(
         self, link: Outbound, sent: Sent, message: Message, encoded: Encoded | None, *, local: bool

@@ -134,18 +134,19 @@ class Packing:
         if not local or not self.shares(encoded):
             return encoded
         loan = self.lender.lend(message_id, encoded.buffers, to)
+        shared: Encoded | None = None
         try:
             if loan.fresh is None and len(encoded.body) <= OFF_LOOP_BYTES:
-                return self._codec.encode(message, loan.places)
-            shared = await run(self._going, self._share, message, loan)
-        except (TypeError, ValueError):
-            self.lender.withdraw(message_id)
-            raise
-        if shared is not None:
-            return shared
-        self.num_without_room += 1
-        self.lender.withdraw(message_id)
-        return encoded
+                shared = self._codec.encode(message, loan.places)
+            else:
+                shared = await run(self._going, self._share, message, loan)
+        finally:
+            if shared is None:  # whatever it was that went wrong
+                self.lender.withdraw(message_id)
+        if shared is None:
+            self.num_without_room += 1
+            return encoded
+        return shared
 
     def allocate(self, nbytes: int, *, local: bool) -> memoryview:
         """Memory to make a payload in; on any thread.

@@ -23,6 +23,7 @@ def report(
     links: Mapping[str, Outbound],
     packing: Packing,
     loop: LoopDelay,
+    num_failed: int,
 ) -> BusStatistics:
     """Everything at this moment."""
     now = host.clock()
@@ -41,6 +42,7 @@ def report(
             allocated_max=host.limits.allocated_bytes_max,
             allocated_elsewhere=packing.allotments.num_elsewhere,
         ),
+        failed_inside=num_failed,
     )
 
 

@@ -125,3 +125,6 @@ class BusStatistics:
     links: tuple[LinkStatistics, ...]
     loop: LoopDelay
     memory: MemoryStatistics
+    failed_inside: int
+    """Messages that could not be packed or read for a reason nobody expects; the log has each, and
+    whoever waited was told."""

@@ -57,8 +57,10 @@ def actor(name: str, **changed: object) -> dict[str, Any]:
     }
 
 
-def bus(box: dict[str, Any], *links: dict[str, Any]) -> dict[str, Any]:
-    return {"bus": {"mailbox": box, "links": list(links), "loop": {"p99_ms": 1.26}}}
+def bus(box: dict[str, Any], *links: dict[str, Any], failed_inside: int = 0) -> dict[str, Any]:
+    loop = {"p99_ms": 1.26}
+    told = {"mailbox": box, "links": list(links), "loop": loop, "failed_inside": failed_inside}
+    return {"bus": told}
 
 
 def test_ps_says_where_an_actor_listens_by_itself() -> None:
@@ -137,6 +139,7 @@ def test_queues_show_what_is_full_with_rates_of_each_actors_own_clock() -> None:
         link("trainer-0", sent=340, unacked=256, depth=3, peak=5, oldest_age_s=31.2),
         link("engine-0"),
         link("agent-0", sent=1, problem="no mailbox there", retries=7),
+        failed_inside=2,
     )
     first = [actor("session-0", statistics={**early, "uptime_s": 10.0})]
     second = [actor("session-0", statistics={**late, "uptime_s": 12.0})]
@@ -151,7 +154,7 @@ def test_queues_show_what_is_full_with_rates_of_each_actors_own_clock() -> None:
         ),
         (
             "inbox of session-0          2  4096     0    4.1s    2.0    1.0"
-            "  ok, 1 gaps, 3 strangers refused"
+            "  ok, 1 gaps, 3 strangers refused, 2 failed inside"
         ),
     ]
 

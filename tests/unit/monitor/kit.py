@@ -39,7 +39,12 @@ def link(peer: str, **changed: Any) -> dict[str, Any]:
 
 
 def bus(*links: dict[str, Any], box: dict[str, Any] | None = None) -> dict[str, Any]:
-    return {"mailbox": box or mailbox(received=4), "links": list(links), "loop": {"p99_ms": 12.4}}
+    return {
+        "mailbox": box or mailbox(received=4),
+        "links": list(links),
+        "loop": {"p99_ms": 12.4},
+        "failed_inside": 0,
+    }
 
 
 def actor(name: str, **changed: Any) -> dict[str, Any]:

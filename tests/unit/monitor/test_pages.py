@@ -121,6 +121,7 @@ def test_a_full_mailbox_and_a_spent_credit_stand_out() -> None:
         "mailbox": blocked,
         "links": [link("rollout", unacked=256)],
         "loop": {"p99_ms": 900.0},
+        "failed_inside": 0,
     }
     (row,) = [
         one for one in view(told(heard(actors=found)), Place()) if one.text.startswith("buffer")

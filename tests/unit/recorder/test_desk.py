@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import os
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +24,8 @@ from milepost.actors.recorder.recorder import FOLDER
 from milepost.actors.shell import ActorFailed
 from milepost.messages.bulk import Bulk
 from milepost.messages.engine import Generate
-from milepost.messages.shared import SamplingParams
+from milepost.messages.shared import Message, SamplingParams
+from milepost.messages.supervisor import RecorderLines, RecorderRead, Refused
 
 
 async def test_a_full_recording_waits_for_nothing(tmp_path: Path) -> None:
@@ -137,3 +140,69 @@ def test_what_waits_is_written_when_the_loop_is_stuck(
     recorder.waiting.append((Told(Taken("young")), 0.0, time.time() + 3600, [], None))
     recorder.close()
     assert [line.number for line in lines_of(tmp_path)] == [0, 1, 2]
+
+
+READ = RecorderRead(actor="buffer", about="g0000001")
+
+
+async def answered(desk: RecorderDesk, refusing: type[Message] | None = None) -> list[Message]:
+    """What is replied to `READ`; messages of a type `refusing` are too large to travel."""
+    got: list[Message] = []
+    is_answered = asyncio.get_running_loop().create_future()
+
+    def reply(message: Message) -> None:
+        if refusing is not None and isinstance(message, refusing):
+            raise ValueError("larger than any receiver would accept")
+        got.append(message)
+        is_answered.set_result(None)
+
+    desk.answer(READ, reply)
+    await asyncio.wait({is_answered}, timeout=60)
+    return got
+
+
+async def test_an_answer_that_fails_is_a_refusal_a_line_of_the_log_and_a_number(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Swallowed, who asked would be told after a while that the actor is busy, which it is not."""
+    recorder = opened(tmp_path)
+    desk = RecorderDesk(recorder, asyncio.get_running_loop())
+    desk.record(Told(Received("a", OPENED)), 0.0, 0.0, [], [], None)
+    assert isinstance((await answered(desk))[0], RecorderLines)
+    descriptor = os.open(recorder_path(tmp_path), os.O_RDWR)
+    os.pwrite(descriptor, bytes(8), 0)
+    os.close(descriptor)
+    with caplog.at_level(logging.ERROR):
+        (damaged,) = await answered(desk)
+        assert isinstance(damaged, Refused)
+        assert "the recorder failed: RingDamaged" in damaged.reason
+    assert "the recorder could not answer RecorderRead" in caplog.text
+    statistics = desk.statistics()["recorder"]
+    assert isinstance(statistics, dict)
+    assert statistics["failed"] == 1
+    recorder.close()
+
+
+async def test_an_answer_that_cannot_travel_is_a_refusal(tmp_path: Path) -> None:
+    """A ring of any size may be asked for; a message has its limit."""
+    recorder = opened(tmp_path)
+    desk = RecorderDesk(recorder, asyncio.get_running_loop())
+    desk.record(Told(Received("a", OPENED)), 0.0, 0.0, [], [], None)
+    (refused,) = await answered(desk, refusing=RecorderLines)
+    assert isinstance(refused, Refused)
+    assert "larger than any receiver would accept" in refused.reason
+    recorder.close()
+
+
+async def test_a_pin_that_fails_is_heard(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Whoever looks for it finds at least why it is not there."""
+    recorder = opened(tmp_path)
+    desk = RecorderDesk(recorder, asyncio.get_running_loop())
+    recorder.folder = None  # type: ignore[assignment]
+    with caplog.at_level(logging.ERROR):
+        desk._pin_for(recorder, ["guard loss: it is infinite"])
+        end_s = time.monotonic() + 60
+        while "could not pin" not in caplog.text:
+            assert time.monotonic() < end_s, "nobody hears of it"
+            await asyncio.sleep(0)
+    recorder.close()
