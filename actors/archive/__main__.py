@@ -12,6 +12,7 @@ import msgspec
 
 from milepost.actors.archive.audit import Report, audit
 from milepost.actors.archive.reader import IndexDamaged, NoArchive
+from milepost.actors.commands import end_at_ctrl_c, say
 
 DONE: Final = 0
 FAULTS: Final = 1
@@ -29,8 +30,7 @@ def main(words: list[str]) -> int:
         sys.stderr.write(f"error: {error}\n")
         return NO_ARCHIVE
     in_json = "--json" in words[1:]
-    lines = [msgspec.json.encode(report).decode()] if in_json else lines_of(report)
-    sys.stdout.write("\n".join(lines) + "\n")
+    say([msgspec.json.encode(report).decode()] if in_json else lines_of(report))
     return FAULTS if report.faults else DONE
 
 
@@ -56,4 +56,5 @@ def lines_of(report: Report) -> Iterator[str]:
 
 
 if __name__ == "__main__":
+    end_at_ctrl_c()
     sys.exit(main(sys.argv[1:]))

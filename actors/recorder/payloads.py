@@ -6,6 +6,7 @@ good and by name, when the disk does not follow or the file is full.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -79,14 +80,30 @@ class Payloads:
         self._file.close()
 
 
-def read_payloads(path: Path) -> Iterator[tuple[int, bytes]]:
-    """Addresses and contents in order, up to a torn end; a missing file has none."""
+def read_payloads(path: Path, damaged: list[str] | None = None) -> Iterator[tuple[int, bytes]]:
+    """Addresses and contents in order, up to a torn end; a missing file has none.
+
+    Args:
+        path: of the file.
+        damaged: gets a line for each place where something is not whole.
+    """
     if not path.exists():
         return
+    holes = [] if damaged is None else damaged
     with path.open("rb") as file:
-        while len(head := file.read(_HEAD.size)) == _HEAD.size:
-            address, length = _HEAD.unpack(head)
-            content = file.read(length)
-            if len(content) < length or address_of(content) != address:
+        left = file.seek(0, os.SEEK_END)
+        file.seek(0)
+        while left > 0:
+            place = f"{path}, byte {file.tell()}"
+            head = file.read(_HEAD.size)
+            address, length = _HEAD.unpack(head) if len(head) == _HEAD.size else (0, left)
+            left -= _HEAD.size + length
+            if left < 0:
+                # Torn, or its length is damaged: where the next one begins is not known.
+                holes.append(f"{place}: nothing whole from there on")
                 return
-            yield address, content
+            content = file.read(length)
+            if address_of(content) == address:
+                yield address, content
+            else:
+                holes.append(f"{place}: a content of {length} bytes is damaged")

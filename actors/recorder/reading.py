@@ -12,8 +12,24 @@ import msgspec
 from milepost.actors.recorder.describing import names_of
 from milepost.actors.recorder.lines import Line, decode_lines
 from milepost.actors.recorder.pins import read_pin
-from milepost.actors.recorder.ring import RingDamaged, read_file, read_image
+from milepost.actors.recorder.ring import RingDamaged, look_at, read_file
 from milepost.messages.schema import fingerprint
+
+
+class _About(msgspec.Struct):
+    """What a reader relies on in the header of a ring."""
+
+    actor: str
+    kind: str
+    index: int
+    incarnation: int
+    run_id: str
+    resume_step: int | None
+    topology_hash: str
+    schema: str
+    payloads: bool
+    host: str
+    started_s: float
 
 
 @dataclass(slots=True)
@@ -24,11 +40,13 @@ class Recording:
         about: `actor`, `kind`, `incarnation`, `host`, ... as its writer said.
         lines: in order; numbers may begin above 0 and have gaps.
         pins: why each pin was written, by its file.
+        damaged: files with places that are no lines any more, and where.
     """
 
     about: dict[str, Any]
     lines: list[Line]
     pins: dict[str, str] = field(default_factory=dict)
+    damaged: list[str] = field(default_factory=list)
 
     @property
     def actor(self) -> str:
@@ -42,12 +60,15 @@ class Recording:
         return f"{self.actor} (life {again + 1})" if again else self.actor
 
 
-def read_recordings(folder: Path, actor: str = "") -> list[Recording]:
+def read_recordings(
+    folder: Path, actor: str = "", unreadable: list[str] | None = None
+) -> list[Recording]:
     """Every recording in `RUN/recorder`, by actor and life; rings and pins of one life are joined.
 
     Args:
         folder: made by `Recorder.open`.
         actor: of this one only.
+        unreadable: gets a line for each file that cannot be read; without it the first one raises.
 
     Raises:
         RingDamaged: a file is none of ours, or of another commit.
@@ -58,7 +79,13 @@ def read_recordings(folder: Path, actor: str = "") -> list[Recording]:
     for path in paths:
         if actor and not path.name.startswith(f"{actor}-"):
             continue
-        one = read_recording(path)
+        try:
+            one = read_recording(path)
+        except (RingDamaged, OSError) as error:
+            if unreadable is None:
+                raise
+            unreadable.append(str(error))
+            continue
         if actor and one.actor != actor:
             continue
         key = (one.actor, one.about["run_id"], one.about["incarnation"])
@@ -66,6 +93,7 @@ def read_recordings(folder: Path, actor: str = "") -> list[Recording]:
         if known is not one:
             known.lines = list(_joined(known.lines, one.lines))
             known.pins.update(one.pins)
+            known.damaged += one.damaged
     return list(found.values())
 
 
@@ -81,11 +109,13 @@ def read_recording(path: Path) -> Recording:
         if path.suffix == ".zst":
             reason, image = read_pin(path.read_bytes())
             pins[path.name] = reason
-            about, records = read_image(image)
+            found = look_at(image)
         else:
-            about, records = read_file(path)
-        return Recording(about, read_lines(about, records), pins)
-    except (RingDamaged, msgspec.DecodeError) as error:
+            found = read_file(path)
+        msgspec.convert(found.about, _About)
+        damaged = [f"{path} is damaged in {found.damage}"] if found.damage else []
+        return Recording(found.about, read_lines(found.about, found.records), pins, damaged)
+    except (RingDamaged, msgspec.DecodeError, msgspec.ValidationError) as error:
         raise RingDamaged(f"{path}: {error}") from error
 
 

@@ -20,6 +20,7 @@ import mmap
 import os
 from collections import deque
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from struct import Struct as Form
 from typing import Any, Final
@@ -100,7 +101,7 @@ class Ring:
             self._starts.append(head)
             self._next_start = head + self._stride
         start = HEADER_BYTES + place
-        check = xxhash.xxh3_64_intdigest(payload) & 0xFFFFFFFF
+        check = _low(payload)
         self._map[start : start + size] = _HEAD.pack(length, check) + payload
         self._head = self._words[3] = head + need
 
@@ -122,6 +123,10 @@ class Ring:
         self._map.close()
 
 
+def _low(payload: bytes | memoryview) -> int:
+    return xxhash.xxh3_64_intdigest(payload) & 0xFFFFFFFF
+
+
 def _step(data: memoryview, offset: int, capacity: int) -> int:
     """Bytes from the record at this offset to the next one."""
     place = offset % capacity
@@ -132,11 +137,27 @@ def _step(data: memoryview, offset: int, capacity: int) -> int:
     return size + -size % _ALIGN
 
 
-def read_file(path: Path) -> tuple[dict[str, Any], list[bytes]]:
-    """What the file is of, and its records, oldest first; also while it is written.
+@dataclass(frozen=True, slots=True)
+class Image:
+    """What the bytes of a ring hold.
+
+    Attributes:
+        about: what the file is of.
+        records: that are whole, oldest first.
+        damage: where others were that are not; empty: nowhere. No writer leaves such a place,
+            however it dies.
+    """
+
+    about: Any
+    records: list[bytes]
+    damage: str
+
+
+def read_file(path: Path) -> Image:
+    """A file of a ring; also while it is written.
 
     Raises:
-        RingDamaged: see `read_image`.
+        RingDamaged: see `look_at`.
         OSError: it cannot be read.
     """
     with path.open("rb") as file:
@@ -144,10 +165,16 @@ def read_file(path: Path) -> tuple[dict[str, Any], list[bytes]]:
         # What was overwritten while we read lies before the tail of now.
         file.seek(16)
         tail = int.from_bytes(file.read(8), "little")
-    return read_image(image, tail_min=tail)
+    return look_at(image, tail_min=tail)
 
 
-def read_image(image: bytes, *, tail_min: int = 0) -> tuple[dict[str, Any], list[bytes]]:
+def read_image(image: bytes, *, tail_min: int = 0) -> tuple[Any, list[bytes]]:
+    """What a copy of a ring of ours is of, and its records; raises as `look_at`."""
+    found = look_at(image, tail_min=tail_min)
+    return found.about, found.records
+
+
+def look_at(image: bytes, *, tail_min: int = 0) -> Image:
     """The same of the bytes of a file.
 
     Args:
@@ -161,22 +188,37 @@ def read_image(image: bytes, *, tail_min: int = 0) -> tuple[dict[str, Any], list
     if len(view) < HEADER_BYTES + _ALIGN or int.from_bytes(view[:8], "little") != MAGIC:
         raise RingDamaged(f"{len(view)} bytes without the mark of a flight recorder")
     capacity, tail, head, told = view[8:_WORDS_BYTES].cast("Q")
-    if capacity != len(view) - HEADER_BYTES or not 0 <= head - tail <= capacity:
+    is_whole = capacity == len(view) - HEADER_BYTES and 0 <= head - tail <= capacity
+    if not is_whole or (capacity | tail | head) % _ALIGN:
         raise RingDamaged(f"capacity {capacity}, tail {tail}, head {head} in {len(view)} bytes")
     try:
         about = msgspec.msgpack.decode(view[_WORDS_BYTES:HEADER_BYTES][:told])
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise RingDamaged(f"its header cannot be read: {error}") from error
-    return about, list(_records(view, max(tail, tail_min), head, capacity))
+    holes: list[int] = []
+    records = list(_records(view, max(tail, tail_min), head, capacity, holes))
+    where = f"{len(holes)} places, the first at byte {holes[0]}" if holes else ""
+    return Image(about, records, where.replace("1 places, the first", "1 place,", 1))
 
 
-def _records(view: memoryview, tail: int, head: int, capacity: int) -> Iterator[bytes]:
+def _records(
+    view: memoryview, tail: int, head: int, capacity: int, holes: list[int]
+) -> Iterator[bytes]:
+    """Whole records; the places of what is none are added to `holes`."""
+    is_lost = False
     while tail < head:
         start = HEADER_BYTES + tail % capacity
         length, check = _HEAD.unpack_from(view, start)
-        if length != _WRAP:
-            payload = bytes(view[start + _HEAD.size : start + _HEAD.size + length])
-            if xxhash.xxh3_64_intdigest(payload) & 0xFFFFFFFF != check:
-                return  # the writer had come this far when it was copied
-            yield payload
-        tail += _step(view, tail, capacity)
+        is_end = length == _WRAP and check == 0
+        payload = view[start + _HEAD_BYTES : start + _HEAD_BYTES + length]
+        if is_end or (length <= capacity // 4 and _low(payload) == check):
+            is_lost = False
+            if not is_end:
+                yield bytes(payload)
+            tail += _step(view, tail, capacity)
+            continue
+        if not is_lost:
+            holes.append(start)
+        # Every record begins at a multiple of it: what comes behind the damage is found again.
+        is_lost = True
+        tail += _ALIGN

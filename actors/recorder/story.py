@@ -9,7 +9,6 @@ from typing import Final
 
 from milepost.actors.recorder.lines import Line, ids_of, words_of
 from milepost.actors.recorder.reading import Recording, read_recordings
-from milepost.actors.recorder.ring import RingDamaged
 from milepost.actors.recorder.tracing import Moment, group_of, in_order, moments
 from milepost.messages.buffer import GroupsRefused
 from milepost.messages.shared import Message
@@ -53,10 +52,9 @@ def story(folder: Path, run_id: str, actor: str, reason: str) -> str:
     Returns:
         Text of several lines; what cannot be read is said in it, since a failure is told anyway.
     """
-    try:
-        recordings = [each for each in read_recordings(folder) if each.about["run_id"] == run_id]
-    except (OSError, RingDamaged) as error:
-        return f"the recorder cannot be read: {error}\n"
+    unreadable: list[str] = []
+    every = read_recordings(folder, unreadable=unreadable)
+    recordings = [each for each in every if each.about["run_id"] == run_id]
     own = [each for each in recordings if each.actor == actor]
     lines = [line for each in own for line in each.lines]
     names = concerned(lines, reason)
@@ -68,7 +66,8 @@ def story(folder: Path, run_id: str, actor: str, reason: str) -> str:
         head = f"last lines of {actor}"
     shown = found[-LINES_MAX:]
     texts = [f"  {each.actor} {words_of(each.line)}"[:CHARACTERS_MAX] for each in shown]
-    return "\n".join([f"{head} ({len(shown)} of {len(found)} lines):", *texts, ""])
+    missing = [f"a recording cannot be read: {each}" for each in unreadable]
+    return "\n".join([*missing, f"{head} ({len(shown)} of {len(found)} lines):", *texts, ""])
 
 
 def concerned(lines: Sequence[Line], reason: str) -> list[str]:

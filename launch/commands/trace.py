@@ -81,14 +81,13 @@ def _gather(folder: Path | None, name: str) -> tuple[list[Recording], list[str]]
 
 def _read(folder: Path) -> tuple[list[Recording], list[str]]:
     from milepost.actors.recorder.reading import read_recordings
-    from milepost.actors.recorder.ring import RingDamaged
 
-    try:
-        recordings = read_recordings(folder / "recorder")
-    except RingDamaged as error:
-        raise NotServed(str(error)) from error
+    unreadable: list[str] = []
+    recordings = read_recordings(folder / "recorder", unreadable=unreadable)
     short = [each.name for each in recordings if each.lines and each.lines[0].number > 0]
-    return recordings, list(map(_too_short, short))
+    damaged = [f"{text}, lines are missing" for each in recordings for text in each.damaged]
+    left_out = [f"{text}; what it holds is missing" for text in unreadable]
+    return recordings, [*map(_too_short, short), *damaged, *left_out]
 
 
 async def _ask(folder: Path | None, name: str) -> tuple[list[Recording], list[str]]:

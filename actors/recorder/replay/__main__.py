@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any, Final
 
+from milepost.actors.commands import end_at_ctrl_c, say
 from milepost.actors.recorder.replay.cores import make_core
 from milepost.actors.recorder.replay.playing import Played, play
 from milepost.actors.recorder.replay.tape import ReplayRefused, Tape, Until
@@ -31,15 +32,15 @@ def main() -> int:
         facts, lines, same = _replay(arguments)
     except ReplayRefused as error:
         facts, lines, same = {"refused": str(error)}, [f"refused: {error}"], None
-    if arguments.json:
-        print(json.dumps(facts))  # noqa: T201 - this process is a command
-    else:
-        print("\n".join(lines))  # noqa: T201
+    say([json.dumps(facts)] if arguments.json else lines)
     return REFUSED if same is None else SAME if same else DIFFERENT
 
 
 def _replay(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[str], bool]:
     until = Until.of(arguments.until)
+    if not 0.0 <= arguments.bound < 1.0:
+        what = f"--bound {arguments.bound:g} is no relative difference: set 0 or more, below 1"
+        raise ReplayRefused(what)
     tape = Tape.read(arguments.run, arguments.actor, until)
     if tape.spec.kind != "trainer":
         played = play(tape, make_core(tape.spec))
@@ -78,4 +79,5 @@ def _lines(actor: str, played: Played) -> list[str]:
 
 
 if __name__ == "__main__":
+    end_at_ctrl_c()
     sys.exit(main())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,7 +21,6 @@ from milepost.actors.recorder.lines import START, Line
 from milepost.actors.recorder.payloads import read_payloads
 from milepost.actors.recorder.reading import Recording, read_recordings
 from milepost.actors.recorder.recorder import FOLDER
-from milepost.actors.recorder.ring import RingDamaged
 from milepost.configs.dump import topology_hash
 from milepost.configs.load import load_topology
 from milepost.configs.problem import ConfigError
@@ -93,11 +92,13 @@ class Tape:
         spec: as the actor had it, without addresses.
         lines: from the first one, without a gap.
         contents: by address.
+        damaged: places of the file of contents that are not whole.
     """
 
     spec: ActorSpec
     lines: list[Line]
     contents: dict[int, bytes]
+    damaged: list[str] = field(default_factory=list)
 
     @classmethod
     def read(cls, run_folder: Path, actor: str, until: Until) -> Tape:
@@ -107,12 +108,12 @@ class Tape:
             ReplayRefused: it is not there, not whole, or not of this commit or topology.
         """
         folder = run_folder / FOLDER
-        try:
-            found = read_recordings(folder, actor)
-        except (RingDamaged, OSError) as error:
-            raise ReplayRefused(str(error)) from error
+        unreadable: list[str] = []
+        found = read_recordings(folder, actor, unreadable) if actor else []
+        if not found and unreadable:
+            raise ReplayRefused("; ".join(unreadable))
         if not found:
-            names = sorted({each.actor for each in read_recordings(folder)})
+            names = sorted({each.actor for each in read_recordings(folder, unreadable=[])})
             there = f"there are {', '.join(names)}" if names else f"{folder} holds no recording"
             raise ReplayRefused(f"nothing was recorded of {actor!r}, {there}")
         # A resumed run keeps the recordings of its life before.
@@ -120,8 +121,11 @@ class Tape:
         about = recording.about
         spec = _spec(run_folder, recording)
         _check(recording, spec)
+        lines = _whole(recording, [*recording.damaged, *unreadable], until)
         path = folder / f"{actor}-{about['incarnation']}.payloads"
-        return cls(spec, until.cut(recording.lines), dict(read_payloads(path)))
+        damaged: list[str] = []
+        contents = dict(read_payloads(path, damaged))
+        return cls(spec, until.cut(lines), contents, damaged)
 
     def event(self, line: Line) -> Event | None:
         """What the core was told; None: to start.
@@ -151,11 +155,10 @@ class Tape:
     def _content(self, line: Line) -> Any:
         content = self.contents.get(line.digest)
         if content is None:
-            why = (
-                line.error or "system.recorder.payload_bytes_max was reached, or the disk was slow"
-            )
+            full = "system.recorder.payload_bytes_max was reached, or the disk was slow"
+            why = line.error or "; ".join(self.damaged[:1]) or full
             raise ReplayRefused(
-                f"the {line.type} of line {line.number} was not kept ({why}); "
+                f"the {line.type} of line {line.number} is not there ({why}); "
                 f"--until line={line.number - 1} goes as far as it can"
             )
         try:
@@ -187,6 +190,24 @@ def _spec(run_folder: Path, recording: Recording) -> ActorSpec:
     )
 
 
+def _whole(recording: Recording, damaged: list[str], until: Until) -> list[Line]:
+    """The lines up to the first that is missing.
+
+    Raises:
+        ReplayRefused: one is, or may be, before the end that is asked for.
+    """
+    lines = recording.lines
+    count = next((at for at, line in enumerate(lines) if line.number != at), len(lines))
+    is_whole = count == len(lines) and not damaged
+    if is_whole or (until.mark == "line" and until.value < count):
+        return lines[:count]
+    why = "; ".join(damaged) or f"line {count} is missing"
+    raise ReplayRefused(
+        f"the recording of {recording.name} is not whole ({why}): "
+        f"--until line={count - 1} goes as far as it can"
+    )
+
+
 def _check(recording: Recording, spec: ActorSpec) -> None:
     """Refuse what does not begin at the beginning."""
     name, lines = recording.name, recording.lines
@@ -199,7 +220,7 @@ def _check(recording: Recording, spec: ActorSpec) -> None:
         raise ReplayRefused(f"{name} was recorded by another commit: its messages are not these")
     if not lines:
         raise ReplayRefused(f"{name} was never told anything")
-    if lines[0].number > 0 or lines[-1].number != len(lines) - 1:
+    if lines[0].number > 0:
         bytes_now = spec.topology.system.recorder.ring_bytes
         raise ReplayRefused(
             f"the recording of {name} begins at line {lines[0].number} and has {len(lines)} lines, "

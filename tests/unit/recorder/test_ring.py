@@ -11,8 +11,10 @@ import pytest
 from milepost.actors.recorder.ring import (
     CAPACITY_BYTES_MIN,
     HEADER_BYTES,
+    Image,
     Ring,
     RingDamaged,
+    look_at,
     read_file,
     read_image,
 )
@@ -40,7 +42,7 @@ def test_a_ring_holds_the_last_records_as_a_slow_list_would(tmp_path: Path, seed
         room = sum(len(each) + 16 for each in list(written)[-len(kept) - 1 :])
         assert len(kept) == len(written) or room + longest + ring.capacity // 16 > ring.capacity
     ring.close()
-    assert read_file(tmp_path / "a.ring") == ({"seed": seed}, kept)
+    assert read_file(tmp_path / "a.ring") == Image({"seed": seed}, kept, "")
 
 
 def test_what_a_dead_writer_left_half_done_is_not_read(tmp_path: Path) -> None:
@@ -54,8 +56,27 @@ def test_what_a_dead_writer_left_half_done_is_not_read(tmp_path: Path) -> None:
     image[24:32] = (head + 64).to_bytes(8, "little")
     _, records = read_image(bytes(image))
     assert records == [b"%d" % number * 50 for number in range(20)], "a hole is no record"
-    image[HEADER_BYTES + 64 + 20] ^= 1
-    assert read_image(bytes(image))[1] == [b"0" * 50], "a changed byte ends the reading"
+
+
+def test_a_damaged_place_costs_what_stood_there_and_is_told(tmp_path: Path) -> None:
+    """What is read on, as if it were all, would be a replay of something that never happened."""
+    ring = Ring(tmp_path / "a.ring", CAPACITY_BYTES_MIN, {})
+    written = [b"%d" % number * 50 for number in range(20)]
+    for payload in written:
+        ring.append(payload)
+    whole = ring.image()
+    assert look_at(whole).damage == ""
+    for place in (HEADER_BYTES + 64 + 20, HEADER_BYTES + 64, HEADER_BYTES + 64 + 3):
+        image = bytearray(whole)
+        image[place] ^= 1
+        found = look_at(bytes(image))
+        assert found.records == [written[0], *written[2:]], "those behind it are found again"
+        assert found.damage == f"1 place, at byte {HEADER_BYTES + 64}"
+    head = int.from_bytes(whole[24:32], "little")
+    cut = whole[: HEADER_BYTES + head - 100] + bytes(len(whole) - HEADER_BYTES - head + 100)
+    found = look_at(cut)
+    assert (found.records, bool(found.damage)) == (written[:-1], True), "an end is missed, too"
+    ring.close()
 
 
 def test_a_reader_that_is_overtaken_gets_only_what_is_still_whole(tmp_path: Path) -> None:
