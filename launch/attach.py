@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import os
 import sys
 from collections.abc import Callable
@@ -17,6 +16,7 @@ from milepost.launch.exits import Exit
 from milepost.launch.options import possible_path
 from milepost.messages.shared import Message
 from milepost.supervisor.cleanup.registry import PRIVATE, read_registry
+from milepost.supervisor.cleanup.unfinished import RUN_FILE, SUMMARY
 from milepost.supervisor.ticket import TICKET, Ticket
 
 RUNS: Final = Path("runs")
@@ -28,6 +28,10 @@ Answer = TypeVar("Answer", bound=Message)
 
 class Unreachable(RuntimeError):
     """No supervisor of that run answers (exit 3)."""
+
+
+class Damaged(Unreachable):
+    """What says how to reach it cannot be read."""
 
 
 class NotServed(RuntimeError):
@@ -65,6 +69,16 @@ class _Address(msgspec.Struct, frozen=True):
     public_key: str = ""
 
 
+class _RunFile(msgspec.Struct, frozen=True):
+    """What a client needs of `.milepost/run.json`."""
+
+    run_id: str
+    endpoint: str
+    statistics: str
+    pid: int
+    ended: bool
+
+
 def add_run_arguments(parser: argparse.ArgumentParser) -> None:
     """[RUN] and --json, as every attached command has them."""
     parser.add_argument(
@@ -80,10 +94,17 @@ def add_run_arguments(parser: argparse.ArgumentParser) -> None:
 
 def take_run(arguments: argparse.Namespace, words: list[str]) -> list[str]:
     """The words without the run among them: a path in front is what `--run` names."""
-    if words and arguments.run is None and ("/" in words[0] or Path(words[0]).is_dir()):
+    if words and arguments.run is None and ("/" in words[0] or _is_folder(Path(words[0]))):
         arguments.run = Path(words[0])
         return words[1:]
     return words
+
+
+def _is_folder(path: Path) -> bool:
+    try:
+        return path.is_dir()
+    except OSError:  # longer than a name of a file may be
+        return False
 
 
 def add_actor_words(parser: argparse.ArgumentParser) -> None:
@@ -104,36 +125,52 @@ def find_run(named: Path | None) -> Run:
         Ambiguous: several go on and none was named.
     """
     if named is not None:
-        return _read_ticket(named) if named.is_file() else _read_run(named)
-    going_on = [run for path in sorted(RUNS.glob("*")) if (run := _alive(path)) is not None]
+        return _read_ticket(named) if _is_file(named) else _read_run(named)
+    going_on, damaged = [], []
+    for folder in sorted(RUNS.glob("*")):
+        try:
+            going_on.append(_read_run(folder))
+        except Damaged as error:
+            damaged.append(f"; {error}")
+        except Unreachable:
+            pass  # it has ended, or is no run
     if not going_on:
-        raise Unreachable(f"no run goes on under {RUNS.resolve()}, name its folder with --run")
+        what = f"no run goes on under {RUNS.resolve()}, name its folder with --run"
+        raise Unreachable(what + "".join(damaged))
     if len(going_on) > 1:
         names = ", ".join(str(run.folder) for run in going_on)
         raise Ambiguous(f"{len(going_on)} runs go on, name one with --run: {names}")
     return going_on[0]
 
 
-def _alive(folder: Path) -> Run | None:
+def _is_file(path: Path) -> bool:
     try:
-        return _read_run(folder)
-    except Unreachable:
-        return None
+        return path.is_file()
+    except OSError as error:
+        raise Unreachable(f"{str(path)[:80]} cannot be looked at: {error.strerror}") from error
 
 
 def _read_run(folder: Path) -> Run:
-    path = folder / PRIVATE / "run.json"
-    if not path.exists():
-        raise Unreachable(f"{folder} holds no run: {path} is missing")
-    facts = json.loads(path.read_bytes())
-    if facts["ended"]:
-        raise Unreachable(f"the run in {folder} has ended, {folder}/summary.json says how")
-    if not read_registry(folder).in_use:
+    path = folder / RUN_FILE
+    try:
+        facts = msgspec.json.decode(path.read_bytes(), type=_RunFile)
+        if facts.ended:
+            raise Unreachable(f"the run in {folder} has ended, {folder}/{SUMMARY} says how")
+        is_in_use = read_registry(folder).in_use
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise Unreachable(f"{folder} holds no run: {error.filename} is missing") from error
+    except (OSError, ValueError) as error:
+        raise Damaged(
+            f"nobody can attach to the run in {folder}, {PRIVATE}/ cannot be read ({error}):"
+            f" `milepost monitor`, `view` and `audit` read the rest of the folder,"
+            f" `milepost reap {folder}` ends what is left of a killed run"
+        ) from error
+    if not is_in_use:
         raise Unreachable(
-            f"the supervisor of {folder} (pid {facts['pid']}) is gone,"
+            f"the supervisor of {folder} (pid {facts.pid}) is gone,"
             f" `milepost reap {folder}` cleans up after it"
         )
-    return Run(folder, facts["run_id"], facts["endpoint"], facts["statistics"], facts["pid"])
+    return Run(folder, facts.run_id, facts.endpoint, facts.statistics, facts.pid)
 
 
 def _read_ticket(path: Path) -> Run:

@@ -118,6 +118,8 @@ class _Auditor:
                 )
         waiting = self.report.num_trajectories - len(self.judged)
         notes = self.report.notes
+        if life.problem:
+            notes.append(f"{life.problem}: whether the end of a file is missing cannot be known")
         if self.num_without_words:
             notes.append(
                 f"{self.num_without_words} rows are without the conversation that they were sealed "

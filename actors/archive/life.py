@@ -21,6 +21,8 @@ class Life(msgspec.Struct, frozen=True, kw_only=True):
     killed: frozenset[str] = frozenset()
     records: dict[str, int] = {}
     """Process -> records that its archive had, by its own last word."""
+    problem: str = ""
+    """Why nothing is known of it, though it was written down."""
 
     def closed_run(self, writer: str) -> str:
         """The run at whose end this process ended in order; empty: it is not known to have."""
@@ -28,22 +30,23 @@ class Life(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def life_of(run_folder: Path) -> Life:
-    """Read summary.json and events.jsonl; a file that cannot be read says nothing."""
+    """Read summary.json and events.jsonl; a file that cannot be read says so in `problem`."""
+    name = "summary.json"
     try:
-        summary = msgspec.json.decode((run_folder / "summary.json").read_bytes())
+        summary = msgspec.json.decode((run_folder / name).read_bytes())
         statistics: dict[str, Any] = summary.get("statistics", {})
-        archives = {name: said.get("archive") for name, said in statistics.items()}
-        return Life(
-            run_id=summary["run_id"],
-            is_done=summary["status"] == DONE,
-            killed=frozenset(_killed(run_folder, summary["started_at"])),
-            records={name: said["records"] for name, said in archives.items() if said},
-        )
-    except (OSError, msgspec.DecodeError, KeyError, AttributeError, TypeError):
+        archives = {actor: said.get("archive") for actor, said in statistics.items()}
+        records = {actor: said["records"] for actor, said in archives.items() if said}
+        run_id, status, since = summary["run_id"], summary["status"], summary["started_at"]
+        name = "events.jsonl"
+        killed = frozenset(_killed(run_folder / name, since))
+    except FileNotFoundError:
         return Life()
+    except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
+        return Life(problem=f"{name} is damaged ({type(error).__name__}: {error})")
+    return Life(run_id=run_id, is_done=status == DONE, killed=killed, records=records)
 
 
-def _killed(run_folder: Path, since: float) -> list[str]:
-    path = run_folder / "events.jsonl"
+def _killed(path: Path, since: float) -> list[str]:
     events = [msgspec.json.decode(line) for line in path.read_bytes().splitlines() if line]
     return [each["source"] for each in events if each["kind"] == "killed" and each["time"] >= since]

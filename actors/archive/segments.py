@@ -116,7 +116,7 @@ def read_at(path: Path, offset: int) -> Record:
         data = memoryview(head + file.read(length))
     found = _try(data, 0)
     if isinstance(found, str):
-        raise RecordDamaged(f"{path}, byte {offset}: {found}")
+        raise RecordDamaged(f"{path}, byte {offset}: {found}; `milepost audit` says more")
     return found
 
 

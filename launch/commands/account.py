@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-import orjson
+import msgspec
 
 from milepost.launch.accounts import Account, account_of, lines_of
 from milepost.launch.attach import (
@@ -26,6 +26,10 @@ from milepost.launch.attach import (
     print_json,
 )
 from milepost.launch.exits import Exit
+
+
+class _Summary(msgspec.Struct, frozen=True):
+    statistics: dict[str, dict[str, Any]] = {}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -64,6 +68,8 @@ def _ask(folder: Path | None) -> dict[str, dict[str, Any]]:
 
 def read_statistics(folder: Path) -> dict[str, dict[str, Any]]:
     """What the actors of a run that has ended said last."""
-    summary = orjson.loads((folder / "summary.json").read_bytes())
-    statistics: dict[str, dict[str, Any]] = summary.get("statistics", {})
-    return statistics
+    path = folder / "summary.json"
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=_Summary).statistics
+    except msgspec.DecodeError as error:
+        raise NotServed(f"{path} is damaged, and no actor is left to ask: {error}") from error

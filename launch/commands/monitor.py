@@ -24,6 +24,7 @@ from milepost.configs.problem import ConfigError, Problem
 from milepost.launch.attach import Unreachable, attached, find_run, print_json
 from milepost.launch.exits import Exit
 from milepost.launch.options import possible_path
+from milepost.supervisor.cleanup.unfinished import RUN_FILE
 
 if TYPE_CHECKING:
     from milepost.launch.monitor.model import Model
@@ -111,8 +112,8 @@ def _open(named: Path | None) -> tuple[Path, Records, Model]:
 
     folder = find_run(None).folder if named is None else named
     records = Records.of(folder)
-    if records.run_file() is None:
-        raise Unreachable(f"{folder} holds no run: it has no .milepost/run.json")
+    if not (folder / RUN_FILE).is_file():
+        raise Unreachable(f"{folder} holds no run: it has no {RUN_FILE}")
     return folder, records, Model(records.about())
 
 

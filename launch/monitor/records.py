@@ -156,14 +156,19 @@ class Records(Struct):
 
     def ended(self) -> Ended | None:
         """How the run ended; None while it goes on, or when nobody has written it down yet."""
+        path = self.folder / SUMMARY
         try:
-            found = _object((self.folder / SUMMARY).read_bytes())
+            found = _object(path.read_bytes())
+            if found is None:
+                text = f"{path} cannot be read, so how it ended is not known"
+                cause = {"actor": "supervisor", "text": text}
+                return Ended(summary={"cause": cause, "ended_at": path.stat().st_mtime})
         except FileNotFoundError:
             return None
         facts = self.run_file()
         # A resumed run has the summary of the life before it until it ends itself.
-        is_of_this_life = facts is None or (found or {}).get("run_id") == facts.get("run_id")
-        return Ended(summary=found) if found and is_of_this_life else None
+        is_of_this_life = facts is None or found.get("run_id") == facts.get("run_id")
+        return Ended(summary=found) if is_of_this_life else None
 
     def run_file(self) -> dict[str, Any] | None:
         """What the supervisor said of its run when it began."""

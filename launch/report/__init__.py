@@ -23,7 +23,6 @@ def write_report(run_folder: Path) -> None:
     Raises:
         FileNotFoundError: no run has ended in this folder.
         ConfigError: its topology.toml cannot be read.
-        msgspec.ValidationError: an evaluation or a transcript is of another shape.
         DrawingFailed: the picture could not be drawn; the page is there all the same.
     """
     record = read_record(run_folder)
@@ -43,11 +42,11 @@ def report_lines(run_folder: Path) -> Iterator[str]:
     """The report for a terminal: table, what changed, two conversations, where everything is.
 
     Raises:
-        FileNotFoundError, ConfigError, msgspec.ValidationError: as `write_report`.
+        FileNotFoundError, ConfigError: as `write_report`.
     """
     record = read_record(run_folder)
     blocks = [
-        [words.headline(record)],
+        [words.headline(record), *record.damaged],
         list(words.text_table(record)),
         list(words.changes(record)) if record.evaluations else [],
         list(_books(record)),

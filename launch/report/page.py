@@ -57,6 +57,7 @@ def page(record: Record, panels: Iterable[Panel], pair: Iterable[tuple[str, Tran
         "name": run.name,
         "status": str(record.summary["status"]),
         "cause": cause_of(record),
+        "damaged": record.damaged,
         "style": style("base.css", "page.css"),
         "tiles": tiles(record),
         "changes": [] if record.is_supervised else list(words.changes(record)),

@@ -5,23 +5,25 @@ The report at its end and `milepost view` are both made from this.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 import orjson
-from msgspec import Struct, convert
+from msgspec import MsgspecError, Struct, ValidationError, convert
 from msgspec.json import Decoder
 from msgspec.structs import replace
 
 from milepost.configs.load import load_topology
 from milepost.configs.topology import Topology
-from milepost.launch.report.steps import Step, StepsFile, read_lines
+from milepost.launch.report.steps import BROKEN, Step, StepsFile, damage, read_lines
 from milepost.messages.evaluator import Evaluation, Transcript
 
 EVALUATION: Final = "evaluation"
 TRANSCRIPTS: Final = "transcripts.jsonl"
 _Stamp: TypeAlias = tuple[int, int, int]
+_Summary: TypeAlias = tuple[dict[str, Any], tuple[str, ...]]
+"""And what cannot be read of it."""
 
 
 class Record(Struct, frozen=True, kw_only=True):
@@ -35,6 +37,8 @@ class Record(Struct, frozen=True, kw_only=True):
     evaluations: tuple[Evaluation, ...]
     """In order of their versions' evaluation."""
     transcripts: tuple[Transcript, ...] = ()
+    damaged: tuple[str, ...] = ()
+    """What of its files cannot be read, and is missing here."""
 
     @property
     def before(self) -> Evaluation | None:
@@ -86,14 +90,17 @@ class RunFiles:
 
         Raises:
             ConfigError: there is no topology.toml, or it cannot be read.
-            msgspec.ValidationError: an evaluation is of another shape.
         """
+        steps = tuple(self.steps.read())
+        summary, broken = self._summary()
+        evaluations, unread = self._fresh("events.jsonl", _read_evaluations)
         return Record(
             folder=self.folder,
             topology=self.topology,
-            summary=self.summary,
-            steps=tuple(self.steps.read()),
-            evaluations=self._fresh("events.jsonl", lambda path: tuple(_read_evaluations(path))),
+            summary=summary,
+            steps=steps,
+            evaluations=evaluations,
+            damaged=(*broken, *self.steps.damaged, *unread),
         )
 
     @property
@@ -107,8 +114,16 @@ class RunFiles:
     @property
     def summary(self) -> dict[str, Any]:
         """How it ended; empty while it goes on, or when nobody could write it."""
-        summary: dict[str, Any] = self._fresh("summary.json", _read_summary)
-        return summary
+        return self._summary()[0]
+
+    @property
+    def problem(self) -> str:
+        """Why nobody knows how it ended; empty when somebody does, or it goes on."""
+        return "".join(self._summary()[1])
+
+    def _summary(self) -> _Summary:
+        found: _Summary = self._fresh("summary.json", _read_summary)
+        return found
 
     def _fresh(self, name: str, read: Callable[[Path], Any]) -> Any:
         path = self.folder / name
@@ -124,12 +139,14 @@ def read_record(folder: Path) -> Record:
     Raises:
         FileNotFoundError: no summary.json: no run has ended here.
         ConfigError: topology.toml cannot be read.
-        msgspec.ValidationError: an evaluation or a transcript is of another shape.
     """
     files = RunFiles(folder)
     if not files.summary:
-        raise FileNotFoundError(f"no summary.json in {folder}: no run has ended here")
-    return replace(files.record(), transcripts=tuple(_read_transcripts(folder / TRANSCRIPTS)))
+        why = files.problem or "no run has ended here"
+        raise FileNotFoundError(f"no summary.json in {folder}: {why}")
+    record = files.record()
+    transcripts, unread = _read_transcripts(folder / TRANSCRIPTS)
+    return replace(record, transcripts=transcripts, damaged=(*record.damaged, *unread))
 
 
 def _stamp(path: Path) -> _Stamp | None:
@@ -140,22 +157,42 @@ def _stamp(path: Path) -> _Stamp | None:
     return found.st_ino, found.st_size, found.st_mtime_ns
 
 
-def _read_summary(path: Path) -> dict[str, Any]:
+def _read_summary(path: Path) -> _Summary:
     if not path.is_file():
-        return {}
-    summary: dict[str, Any] = orjson.loads(path.read_bytes())
-    return summary
+        return {}, ()
+    try:
+        summary: dict[str, Any] = orjson.loads(path.read_bytes())
+        # What every summary has, whoever wrote it, and what pages are made of.
+        str(summary["status"]), float(summary["seconds"]["total"])
+    except BROKEN as error:
+        return {}, (f"{path.name} is damaged: {type(error).__name__}: {error}",)
+    return summary, ()
 
 
-def _read_evaluations(path: Path) -> Iterator[Evaluation]:
+def _read_evaluations(path: Path) -> tuple[tuple[Evaluation, ...], tuple[str, ...]]:
     # Of a version that a resumed run evaluated once more, the last evaluation counts.
-    events = (event for event in read_lines(path) if event["kind"] == EVALUATION)
-    found = (convert(event["values"], Evaluation) for event in events)
-    yield from {each.version: each for each in found}.values()
+    damaged: list[str] = []
+    found: dict[int, Evaluation] = {}
+    for event in read_lines(path, damaged):
+        if event.get("kind") != EVALUATION:
+            continue
+        try:
+            each = convert(event.get("values"), Evaluation)
+        except ValidationError as error:
+            damaged.append(f"{path.name}, an evaluation is damaged and left out: {error}")
+            continue
+        found[each.version] = each
+    return tuple(found.values()), tuple(damaged)
 
 
-def _read_transcripts(path: Path) -> Iterator[Transcript]:
+def _read_transcripts(path: Path) -> tuple[tuple[Transcript, ...], tuple[str, ...]]:
     decoder = Decoder(Transcript)
-    if path.is_file():
-        lines = path.read_bytes().splitlines(keepends=True)
-        yield from (decoder.decode(line) for line in lines if line.endswith(b"\n"))
+    damaged: list[str] = []
+    found: list[Transcript] = []
+    lines = path.read_bytes().split(b"\n")[:-1] if path.is_file() else []
+    for number, line in enumerate(lines, start=1):
+        try:
+            found.append(decoder.decode(line))
+        except (MsgspecError, UnicodeDecodeError) as error:
+            damaged.append(damage(path.name, number, error))
+    return tuple(found), tuple(damaged)

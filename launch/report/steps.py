@@ -9,6 +9,8 @@ from typing import Any, Final
 import orjson
 from msgspec import Struct
 
+BROKEN: Final = (ValueError, KeyError, TypeError, AttributeError)
+"""What a line that bits rotted in raises when it is read."""
 TAIL_BYTES: Final = 1 << 16
 """Enough for the last few objects of any run."""
 
@@ -42,6 +44,9 @@ class StepsFile:
         self._start_s: float | None = None
         self._end = 0
         self._file = 0
+        self._num_lines = 0
+        self.damaged: list[str] = []
+        """Lines that cannot be read, with the reason; their steps are missing."""
 
     def read(self) -> list[Step]:
         """Every step so far, in the order of the file.
@@ -77,20 +82,35 @@ class StepsFile:
 
     def _take(self, line: bytes) -> None:
         start, self._end = self._end, self._end + len(line)
+        self._num_lines += 1
         if not line.strip():
             return
-        fields = orjson.loads(line)
-        if self._start_s is None:
-            self._start_s = float(fields["time"])
-        step = _step(fields, self._start_s, self._names)
+        try:
+            fields = orjson.loads(line)
+            start_s = float(fields["time"]) if self._start_s is None else self._start_s
+            step = _step(fields, start_s, self._names)
+        except BROKEN as error:
+            self.damaged.append(damage(self._path.name, self._num_lines, error))
+            return
+        self._start_s = start_s
         self._steps.append(step)
         self._places[step.done] = start, len(line)
 
 
-def read_lines(path: Path) -> Iterator[dict[str, Any]]:
-    """Objects of a JSONL file; a last line that a killed run left half written is skipped."""
+def damage(name: str, line: int, error: Exception) -> str:
+    """What is said of a line that cannot be read."""
+    return f"{name}, line {line} is damaged and left out: {type(error).__name__}: {error}"
+
+
+def read_lines(path: Path, damaged: list[str] | None = None) -> Iterator[dict[str, Any]]:
+    """Objects of a JSONL file; a last line that a killed run left half written is skipped.
+
+    Args:
+        path: of the file; it may be missing.
+        damaged: gets a line for each one that cannot be read.
+    """
     if path.is_file():
-        yield from _objects(path.read_bytes())
+        yield from _objects(path.read_bytes(), path.name, damaged)
 
 
 def last_lines(path: Path) -> list[dict[str, Any]]:
@@ -103,13 +123,22 @@ def last_lines(path: Path) -> list[dict[str, Any]]:
         file.seek(start)
         tail = file.read(TAIL_BYTES)
     whole = tail if start == 0 else tail.partition(b"\n")[2]
-    return list(_objects(whole))
+    return list(_objects(whole, path.name, None))
 
 
-def _objects(text: bytes) -> Iterator[dict[str, Any]]:
-    for line in text.splitlines(keepends=True):
-        if line.endswith(b"\n") and line.strip():
-            yield orjson.loads(line)
+def _objects(text: bytes, name: str, damaged: list[str] | None) -> Iterator[dict[str, Any]]:
+    for number, line in enumerate(text.split(b"\n")[:-1], start=1):
+        if not line.strip():
+            continue
+        try:
+            found = orjson.loads(line)
+            if not isinstance(found, dict):
+                raise TypeError(f"{type(found).__name__} is no object")
+        except BROKEN as error:
+            if damaged is not None:
+                damaged.append(damage(name, number, error))
+            continue
+        yield found
 
 
 def steps_of(lines: Iterable[dict[str, Any]]) -> Iterator[Step]:

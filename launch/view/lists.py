@@ -73,7 +73,7 @@ def runs_page(runs: Runs, number: int, links: Links) -> Facts:
 def run_page(run: OpenRun, number: int, links: Links) -> Facts:
     """One run: what it did, its curves, its steps."""
     record = run.files.record()
-    state = state_of(run.folder, record.summary)
+    state = "unreadable" if run.files.problem else state_of(run.folder, record.summary)
     steps = [step for step in record.steps if step.done > 0]
     page = paging(number, STEPS_MAX, len(steps))
     newest = steps[::-1][page.offset : page.offset + page.size]
@@ -82,6 +82,7 @@ def run_page(run: OpenRun, number: int, links: Links) -> Facts:
         "name": record.topology.run.name,
         "state": state,
         "cause": cause_of(record),
+        "damaged": record.damaged,
         "tiles": [*tiles(record), *_archive_tiles(run.archive)],
         "has_archive": run.archive is not None,
         "changes": [] if record.is_supervised or not record.summary else words.changes(record),

@@ -159,14 +159,14 @@ class Runs:
         return RunLine(
             name=name,
             title=topology.run.name,
-            state=state_of(folder, summary),
+            state="unreadable" if files.problem else state_of(folder, summary),
             step=int(last.get("step", 0)),
             steps=topology.run.steps,
             reward=None if topology.algorithm.estimator == "sft" else last.get(REWARD),
             success=last.get(f"rollout/{success}"),
             started_s=_started(folder),
             took_s=summary.get("seconds", {}).get("total"),
-            problem="",
+            problem=files.problem,
         )
 
     def close(self) -> None:
@@ -180,13 +180,18 @@ class Runs:
 
 
 def state_of(folder: Path, summary: dict[str, Any]) -> str:
-    """`running`, the status of its summary, or `killed` when there is neither."""
+    """`running`, the status of its summary, or `killed` when there is neither.
+
+    `unreadable` when that cannot be known.
+    """
     if summary:
         return str(summary["status"])
     try:
         return "running" if read_registry(folder).in_use else "killed"
     except FileNotFoundError:
         return "killed"
+    except ValueError:
+        return "unreadable"
 
 
 def _unread(name: str, problem: str) -> RunLine:

@@ -187,3 +187,12 @@ def test_a_log_that_is_not_there_is_no_error(folder: Path) -> None:
     (folder / "logs").mkdir()
     (folder / "logs/engine-0.log").write_text("one\ntwo\n")
     assert Records.of(folder).log("engine-0").lines == ("one", "two")
+
+
+def test_a_summary_that_cannot_be_read_is_an_end_nobody_knows_more_of(folder: Path) -> None:
+    """The screen says so, in place of pointing at that very file."""
+    (folder / "summary.json").write_text('{"status": "do')
+    ended = Records.of(folder).ended()
+    assert ended is not None
+    assert "summary.json cannot be read" in ended.summary["cause"]["text"]
+    assert ended.summary["ended_at"] > 0

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from milepost.launch.report import report_lines, write_report
 from milepost.launch.report.record import read_record
 from milepost.launch.report.steps import read_lines, steps_of
 
@@ -81,3 +82,55 @@ def test_a_folder_without_a_run_is_no_record(tmp_path: Path) -> None:
     reading: Callable[[Path], object] = read_record
     with pytest.raises(FileNotFoundError):
         reading(tmp_path)
+
+
+def spoil(path: Path, number: int, text: bytes) -> None:
+    """Another line in place of one, counted from 1."""
+    lines = path.read_bytes().split(b"\n")
+    lines[number - 1] = text
+    path.write_bytes(b"\n".join(lines))
+
+
+def test_a_damaged_line_is_left_out_and_told_and_all_others_are_there(run_folder: Path) -> None:
+    """A disk that was full, or a bit that flipped, must not hide a week of training."""
+    whole = read_record(run_folder)
+    assert whole.damaged == ()
+    spoil(run_folder / "metrics.jsonl", 7, b'{"step": 6, "time": 1')
+    spoil(run_folder / "metrics.jsonl", 9, b'{"stdp": 8, "time": 1.0}')
+    spoil(run_folder / "metrics.jsonl", 11, b"[]")
+    spoil(run_folder / "events.jsonl", 1, b"\xff")
+    spoil(run_folder / "transcripts.jsonl", 1, b'{"version": 0}')
+    record = read_record(run_folder)
+    assert len(record.steps) == len(whole.steps) - 3
+    assert len(record.transcripts) == len(whole.transcripts) - 1
+    places = [text.partition(" is damaged and left out: ")[0] for text in record.damaged]
+    assert places == [
+        "metrics.jsonl, line 7",
+        "metrics.jsonl, line 9",
+        "metrics.jsonl, line 11",
+        "events.jsonl, line 1",
+        "transcripts.jsonl, line 1",
+    ]
+    assert "KeyError: 'step'" in record.damaged[1]
+    told = list(report_lines(run_folder))
+    assert set(record.damaged) <= set(told), "the words at the end of the run say it, too"
+    write_report(run_folder)
+    assert "metrics.jsonl, line 7 is damaged" in (run_folder / "report.html").read_text()
+
+
+def test_an_evaluation_of_another_shape_is_left_out_and_told(run_folder: Path) -> None:
+    whole = read_record(run_folder)
+    events = run_folder / "events.jsonl"
+    text = events.read_bytes()
+    events.write_bytes(text.replace(b'"version"', b'"vershon"', 1))
+    record = read_record(run_folder)
+    assert len(record.evaluations) == len(whole.evaluations) - 1
+    assert "an evaluation is damaged and left out: " in record.damaged[0]
+
+
+@pytest.mark.parametrize("text", ["[1]", '{"status": "do', "{}", '{"status": "done"}'])
+def test_a_summary_that_is_none_is_said_to_be_damaged(run_folder: Path, text: str) -> None:
+    """`no run has ended here` would send somebody looking for another folder."""
+    (run_folder / "summary.json").write_text(text)
+    with pytest.raises(FileNotFoundError, match=r"summary\.json is damaged: "):
+        read_record(run_folder)

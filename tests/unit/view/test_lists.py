@@ -55,6 +55,25 @@ def test_a_folder_of_runs_lists_each_by_how_it_stands(tmp_path: Path, links: Lin
     assert lines[3].reward == pytest.approx(lines[3].success, abs=0.05)
 
 
+def test_a_run_with_damaged_files_has_its_page_and_says_what_is_missing(
+    tmp_path: Path, links: Links
+) -> None:
+    """One bit of one line of three files that only grow: everything else is worth to be seen."""
+    shelf = Shelf(tmp_path / "runs").write()
+    metrics = shelf.run / "metrics.jsonl"
+    metrics.write_bytes(metrics.read_bytes().replace(b'"time"', b'"tyme"', 1))
+    (shelf.run / ".milepost").mkdir(exist_ok=True)
+    (shelf.run / ".milepost/registry.jsonl").write_text("nonsense\n")
+    (shelf.run / "summary.json").write_text('{"status": ')
+    facts = run_page(Runs(shelf.folder).open(shelf.run.name), 1, links)
+    assert facts["state"] == "unreadable"
+    assert facts["damaged"][0].startswith("summary.json is damaged: ")
+    assert facts["damaged"][1].startswith("metrics.jsonl, line 1 is damaged and left out: ")
+    (shelf.run / "summary.json").unlink()
+    facts = run_page(Runs(shelf.folder).open(shelf.run.name), 1, links)
+    assert facts["state"] == "unreadable", "nobody knows whether it goes on"
+
+
 def test_what_is_removed_while_somebody_looks_is_not_there_and_hides_nothing(
     tmp_path: Path, links: Links
 ) -> None:
