@@ -33,7 +33,7 @@ class Vitals:
             "rss_mib": round(_resident_bytes() / 2**20, 1),
             "cpu_share": round(self._share, 3),
             "cpu_s": round(cpu_s, 3),
-            "uptime_s": round(now_s - self._started_s, 1),
+            "uptime_s": round(now_s - self._started_s, 3),
         }
 
 

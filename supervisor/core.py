@@ -283,7 +283,7 @@ class SupervisorCore:
                 if child.heartbeat is None or message.progress != child.heartbeat.progress:
                     child.progress_s = now_s
                 child.heartbeat = message
-                self._figures.heard(child.name, child.plan.kind, message.statistics, now_s)
+                self._figures.heard(child.name, child.plan.kind, message.statistics)
             case WorkFinished():
                 child.finished = True
                 self.ending.finished(child.name, message)

@@ -10,6 +10,8 @@ SAMPLED: Final = "generated_tokens"
 DRAFTS: Final = ("draft_tokens", "draft_tokens_accepted", "draft_passes")
 """Of one with speculative decoding: tokens proposed, those accepted, and passes that judge."""
 GIB_IN_MIB: Final = 1024
+SPAN_S_MIN: Final = 0.5
+"""Beats come once a second; the last one of a life at any time, and soon after another."""
 
 
 class _Beat(NamedTuple):
@@ -29,16 +31,24 @@ class SystemFigures:
     _beats: dict[str, tuple[_Beat, _Beat]] = field(default_factory=dict)
     _bodies: dict[str, _Body] = field(default_factory=dict)
 
-    def heard(self, actor: str, kind: str, statistics: dict[str, Any], now_s: float) -> None:
-        """Look at one heartbeat."""
+    def heard(self, actor: str, kind: str, statistics: dict[str, Any]) -> None:
+        """Look at one heartbeat.
+
+        Its time is the actor's own: whoever reads several at once, after a pause, would find that
+        all of their tokens were sampled within a millisecond.
+        """
         self._bodies[actor] = _Body(kind, statistics)
         if not isinstance(statistics.get(SAMPLED), int):
             return
-        beat = _Beat(now_s, tuple(int(statistics.get(name, 0)) for name in (SAMPLED, *DRAFTS)))
-        _, last = self._beats.get(actor, (beat, beat))
-        # The counters of a restarted engine begin again.
-        begun_again = any(new < old for new, old in zip(beat.counts, last.counts, strict=True))
-        self._beats[actor] = (beat, beat) if begun_again else (last, beat)
+        at_s = float(statistics["uptime_s"])
+        beat = _Beat(at_s, tuple(int(statistics.get(name, 0)) for name in (SAMPLED, *DRAFTS)))
+        first, last = self._beats.get(actor, (beat, beat))
+        # Time and counters of a restarted engine begin again.
+        pairs = zip((at_s, *beat.counts), (last.at_s, *last.counts), strict=True)
+        if any(new < old for new, old in pairs):
+            first = last = beat
+        is_extra = at_s - last.at_s < SPAN_S_MIN and first is not last
+        self._beats[actor] = (first if is_extra else last), beat
 
     def metrics(self) -> dict[str, float]:
         """Of this moment; what no engine said is left out."""
