@@ -30,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """[RUN] [ACTOR ...], --seconds, --run and --json."""
     add_actor_words(parser)
     parser.add_argument(
-        "--seconds", type=int, default=0, metavar="N", help="default: as long as may be"
+        "--seconds", type=int, default=None, metavar="N", help="default: as long as may be"
     )
     add_run_arguments(parser)
 
@@ -43,11 +43,11 @@ def run(arguments: argparse.Namespace) -> int:
 def _run(arguments: argparse.Namespace) -> int:
     from milepost.messages.supervisor import FreezeRequested, Frozen
 
-    if arguments.seconds < 0:
+    if arguments.seconds is not None and arguments.seconds < 1:
         what = f"--seconds = {arguments.seconds}"
         raise ConfigError([Problem(what, "command line", "set 1 or more, or leave it out")])
     actors = take_run(arguments, arguments.words)
-    wanted = FreezeRequested(actors=tuple(actors), seconds=arguments.seconds)
+    wanted = FreezeRequested(actors=tuple(actors), seconds=arguments.seconds or 0)
     frozen = ask_once(find_run(arguments.run), wanted, Frozen)
     if arguments.json:
         print_json(frozen)

@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import gc
+import math
 import os
 import sys
 from collections.abc import Iterator
@@ -67,8 +68,8 @@ def _run(arguments: argparse.Namespace) -> int:
     if arguments.folder is not None and arguments.run is not None:
         what = f"RUN is named twice: {arguments.folder} and {arguments.run}"
         raise ConfigError([Problem(what, "command line", "name it once")])
-    if arguments.every is not None and not arguments.every >= EVERY_S_MIN:
-        what = f"--every = {arguments.every:g}, less than {EVERY_S_MIN:g}"
+    if arguments.every is not None and not EVERY_S_MIN <= arguments.every < math.inf:
+        what = f"--every = {arguments.every:g}, no seconds from {EVERY_S_MIN:g} on"
         raise ConfigError([Problem(what, "command line", f"set {EVERY_S_MIN:g} or more")])
     on_screen = not (arguments.json or arguments.plain) and _is_terminal()
     with _uncollected():

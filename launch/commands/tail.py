@@ -14,6 +14,7 @@ from typing import Final
 
 import msgspec
 
+from milepost.configs.problem import ConfigError, Problem
 from milepost.launch.attach import Client, Unreachable, add_run_arguments, attached, find_run
 from milepost.launch.exits import Exit
 from milepost.launch.visible import visible_line
@@ -36,6 +37,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Read pieces of the log as they grow."""
+    if arguments.lines < 0:
+        what = f"--lines = {arguments.lines}"
+        raise ConfigError([Problem(what, "command line", "set 0 or more")])
     return attached(lambda: asyncio.run(_run(arguments)))
 
 
@@ -48,7 +52,7 @@ async def _run(arguments: argparse.Namespace) -> int:
         lines, rest = whole_lines(b"", piece.data)
         if piece.offset > len(piece.data):
             del lines[:1]  # it begins before what was read
-        _print(lines[-arguments.lines :] if arguments.lines > 0 else [], arguments)
+        _print(lines[-arguments.lines :] if arguments.lines else [], arguments)
         while not arguments.no_follow:
             await asyncio.sleep(POLL_S)
             try:

@@ -64,14 +64,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--decode", action="store_true", help="show every field, too")
     parser.add_argument(
-        "--limit", type=int, default=0, metavar="N", help="end after N messages (default: go on)"
+        "--limit", type=int, default=None, metavar="N", help="end after N messages (default: go on)"
     )
     add_run_arguments(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Read the taps until the limit, Ctrl-C, or the end of the run."""
-    if arguments.limit < 0:
+    if arguments.limit is not None and arguments.limit < 1:
         raise ConfigError(
             [Problem(f"--limit = {arguments.limit}", "command line", "set 1 or more")]
         )
@@ -97,7 +97,7 @@ class _Reading:
     silent: dict[str, str] = field(default_factory=dict)
     """Actor -> why it does not answer; told once."""
     told: set[str] = field(default_factory=set)
-    """Reasons why something of a message cannot be known."""
+    """Reasons why something of a message cannot be known, or compared."""
     ages: Ages | None = None
     """Where somebody asks for them."""
     words: Words | None = None
@@ -157,7 +157,8 @@ class _Reading:
     @property
     def is_enough(self) -> bool:
         """Whether the limit is reached."""
-        return bool(0 < self.arguments.limit <= self.num_shown)
+        limit: int | None = self.arguments.limit
+        return limit is not None and limit <= self.num_shown
 
     def say(self, text: str) -> None:
         """A line that is no message."""
@@ -179,6 +180,8 @@ class _Reading:
             self._tell_age(one, asked=condition is not None and AGE in condition.names)
             if condition is None or condition.holds(one.envelope, one.fields):
                 await self._show(one)
+            else:
+                self._tell_why_not(one, condition)
         for spot, answer in told:
             if answer.opened and spot.actor in self.opened:
                 self.say(f"the tap of {spot.actor} had ended; nothing was copied until now")
@@ -195,15 +198,29 @@ class _Reading:
         if answer is not None:
             self.ages.note(answer.copies)
 
+    def _tell_why_not(self, one: Seen, condition: Condition) -> None:
+        """Once for each type: else a word that fits no message looks like an edge without any."""
+        name = one.envelope["type"]
+        whys = condition.why_not
+        if whys and not one.is_whole:
+            whys = ["cannot be compared: its body is longer than a tap copies"]
+        for why in whys:
+            if why != f"has no field `{AGE}`":  # which is told with its reason
+                self._tell_once(f"{name} {why}")
+
+    def _tell_once(self, text: str) -> None:
+        if text not in self.told:
+            self.told.add(text)
+            self.say(text)
+
     def _tell_age(self, one: Seen, *, asked: bool) -> None:
         if self.ages is None:
             return
         age = self.ages.of(one)
         if isinstance(age, int):
             one.envelope[AGE] = age
-        elif asked and age not in self.told:
-            self.told.add(age)
-            self.say(age)
+        elif asked:
+            self._tell_once(age)
 
     async def _ask(
         self, client: Client, spot: Spot, *, tap: str = "", close: bool = False

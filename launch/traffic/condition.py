@@ -6,7 +6,7 @@
 Names are fields of the message; `type`, `source`, `to`, `kind`, `id`, `cause` and `bytes` are of
 its envelope, `staleness` is the age of its tokens, `message.type` is a field for certain. A
 comparison with a field that the message does not have, or that cannot be made (a number with a
-text), does not hold.
+text), does not hold; `Condition.why_not` has which.
 """
 
 from __future__ import annotations
@@ -66,10 +66,15 @@ class Condition:
         if sum(1 for _ in ast.walk(self._root)) > NODES_MAX:
             self._refuse("a condition of too many parts", f"{NODES_MAX} are allowed")
         self._check(self._root)
+        self.why_not: list[str] = []
+        """What could not be compared in the last message, with the reason."""
 
     def holds(self, envelope: Mapping[str, Any], message: Mapping[str, Any]) -> bool:
         """Whether it holds for this message."""
-        return _Reading(envelope, message).truth(self._root)
+        reading = _Reading(envelope, message)
+        holds = reading.truth(self._root)
+        self.why_not = reading.why_not
+        return holds
 
     @property
     def names(self) -> set[str]:
@@ -120,6 +125,7 @@ class _Reading:
     def __init__(self, envelope: Mapping[str, Any], message: Mapping[str, Any]) -> None:
         self._envelope = envelope
         self._message = message
+        self.why_not: list[str] = []
 
     def truth(self, node: ast.expr) -> bool:
         match node:
@@ -131,8 +137,11 @@ class _Reading:
                 return not self.truth(part)
         try:
             return bool(self.value(node))
-        except (_Absent, TypeError):
-            return False
+        except _Absent as absent:
+            self.why_not.append(f"has no field `{absent}`")
+        except TypeError:
+            self.why_not.append(f"cannot be compared by `{ast.unparse(node)}`: not of one type")
+        return False
 
     def value(self, node: ast.expr) -> Any:
         match node:
@@ -177,4 +186,4 @@ def _member(whole: Any, key: Any) -> Any:
     try:
         return whole[key]
     except (KeyError, IndexError) as error:
-        raise _Absent from error
+        raise _Absent(key) from error

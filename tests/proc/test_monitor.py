@@ -147,7 +147,7 @@ def test_what_is_no_run_is_refused_by_name(tmp_path: Path) -> None:
     for options, code, text in (
         ([str(tmp_path)], 3, "holds no run"),
         ([str(tmp_path), "--run", str(tmp_path)], 2, "RUN is named twice"),
-        ([str(tmp_path), "--every", "0"], 2, "--every = 0, less than 0.2"),
+        ([str(tmp_path), "--every", "0"], 2, "--every = 0, no seconds from 0.2 on"),
         ([str(tmp_path), "--every", "nan"], 2, "--every = nan"),
     ):
         command = [sys.executable, "-P", "-c", CODE, "monitor", *options]

@@ -21,6 +21,8 @@ from milepost.launch.commands import (
     reap,
     replay,
     run,
+    tail,
+    tap,
     view,
 )
 from milepost.launch.exits import Exit
@@ -36,6 +38,26 @@ def parsed(command: ModuleType, *words: str) -> argparse.Namespace:
 def test_a_negative_time_does_not_freeze_for_as_long_as_may_be() -> None:
     with pytest.raises(ConfigError, match="--seconds = -5"):
         freeze.run(parsed(freeze, "buffer", "--seconds=-5"))
+
+
+@pytest.mark.parametrize(
+    ("command", "words", "what"),
+    [
+        (freeze, ("buffer", "--seconds=0"), "--seconds = 0"),
+        (tap, ("a -> b", "--limit=0"), "--limit = 0"),
+        (tap, ("a -> b", "--limit=-1"), "--limit = -1"),
+        (tail, ("--lines=-5",), "--lines = -5"),
+        (monitor, ("--every=inf",), "--every = inf"),
+        (monitor, ("--every=nan",), "--every = nan"),
+        (monitor, ("--every=0.1",), "--every = 0.1"),
+    ],
+)
+def test_a_number_without_a_meaning_is_refused(
+    command: ModuleType, words: tuple[str, ...], what: str
+) -> None:
+    """`--limit 0` would go on for ever, and `--lines -5` show nothing: neither was meant."""
+    with pytest.raises(ConfigError, match=what):
+        command.run(parsed(command, *words))
 
 
 def test_of_two_actors_to_pin_none_is_left_out_in_silence() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import struct
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 from msgspec import structs
 
 from milepost.configs.problem import ConfigError
+from milepost.launch.commands import tap
 from milepost.launch.traffic.condition import Condition
 from milepost.launch.traffic.edges import parse_edge, spots_of
 from milepost.launch.traffic.seen import Array, read_copy
@@ -77,6 +79,41 @@ def test_what_is_no_edge_is_refused(text: str) -> None:
 )
 def test_conditions_hold_for_what_they_say(text: str, holds: bool) -> None:  # noqa: FBT001
     assert Condition(text, FIELDS).holds(ENVELOPE, MESSAGE) is holds
+
+
+def test_a_tap_says_once_for_each_type_why_nothing_is_shown(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Whoever waits for a message must be able to tell a misspelling from silence."""
+    parser = argparse.ArgumentParser()
+    tap.add_arguments(parser)
+    reading = tap._Reading(parser.parse_args(["a-0 -> b-0"]))
+    copy = copy_of(example(Generate))
+    whole, cut = read_copy("a-0", copy), read_copy("a-0", structs.replace(copy, body=b""))
+    condition = Condition("request_id > 3", ("request_id",))
+    for seen in (whole, whole, cut, cut):
+        assert not condition.holds(seen.envelope, seen.fields)
+        reading._tell_why_not(seen, condition)
+    assert capsys.readouterr().err.splitlines() == [
+        "# Generate cannot be compared by `request_id > 3`: not of one type",
+        "# Generate cannot be compared: its body is longer than a tap copies",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "why_not"),
+    [
+        ("inner.rewrd > 3", ["has no field `rewrd`"]),
+        ("group_id == 'g' and reward > 9", ["has no field `group_id`"]),
+        ("status > 3", ["cannot be compared by `status > 3`: not of one type"]),
+        ("reward > 9", []),
+    ],
+)
+def test_what_could_not_be_compared_is_known(text: str, why_not: list[str]) -> None:
+    """A misspelt inner field looks like an edge on which nothing ever happens."""
+    condition = Condition(text, FIELDS)
+    assert not condition.holds(ENVELOPE, MESSAGE)
+    assert condition.why_not == why_not
 
 
 @pytest.mark.parametrize(
