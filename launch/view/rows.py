@@ -190,15 +190,12 @@ def difference_class(difference: float) -> str:
 def _blocks(row: Trajectory, tokens: list[Token], start: int) -> Iterator[Block]:
     provenance = values_of(row.provenance)
     ends = [turn.end for turn in row.turns]
+    # A long conversation has thousands of turns, and a page hundreds of tokens.
+    cuts = {*ends, *(turn.prompt_end for turn in row.turns)}
     begin = 0
     for at in range(1, len(tokens) + 1):
         place = start + at
-        is_cut = (
-            at == len(tokens)
-            or provenance[place] != provenance[place - 1]
-            or place in {turn.prompt_end for turn in row.turns}
-            or place in ends
-        )
+        is_cut = at == len(tokens) or provenance[place] != provenance[place - 1] or place in cuts
         if is_cut:
             yield _block(row, tokens[begin:at], int(provenance[start + begin]), ends)
             begin = at
