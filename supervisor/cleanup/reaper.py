@@ -7,7 +7,7 @@ import fcntl
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -59,16 +59,27 @@ def reap(run_folder: Path) -> Reaped:
             raise StillRunning(
                 f"{run_folder} is run by process {pid}; `milepost stop --run {run_folder}` ends it"
             )
+        problems: list[str] = []
         if not owned.closed and owned.run_id:
-            finish(run_folder, owned.run_id)
-        return take_away(run_folder, owned)
+            try:
+                finish(run_folder, owned.run_id)
+            except OSError as error:
+                problems.append(f"the end of its files could not be written: {error}")
+        return take_away(run_folder, owned, problems)
 
 
-def take_away(run_folder: Path, owned: Owned) -> Reaped:
-    """Remove everything that `owned` names, and write down that it is gone."""
+def take_away(run_folder: Path, owned: Owned, problems: Sequence[str] = ()) -> Reaped:
+    """Remove everything that `owned` names, and write down that it is gone.
+
+    Args:
+        run_folder: of the run.
+        owned: what.
+        problems: for which all of this is tried again the next time.
+    """
     if owned.closed:
         return Reaped()
     reaped = remove_all(owned)
+    reaped.problems += problems
     if not reaped.problems:
         try:
             Registry(run_folder).append({"kind": "closed"})

@@ -41,11 +41,12 @@ def finish_metrics(run_folder: Path) -> None:
     open_step, path = run_folder / OPEN_STEP, run_folder / METRICS
     if not open_step.exists():
         return
-    fields = json.loads(open_step.read_bytes())
     whole = path.read_bytes() if path.exists() else b""
     whole = whole[: whole.rfind(b"\n") + 1]
-    written = [line["step"] for line in _objects(whole)]
-    if not written or fields["step"] > written[-1]:
+    written = [line["step"] for line in _objects(whole, "step")]
+    for fields in _objects(open_step.read_bytes(), "step"):
+        if written and fields["step"] <= written[-1]:
+            continue
         with path.open("ab") as file:
             # A line that was being written is in the open object still.
             file.truncate(len(whole))
@@ -69,12 +70,12 @@ def finish(run_folder: Path, run_id: str) -> None:
     # The last sign of life; whoever cleans up may come much later.
     ended_at = max((place.stat().st_mtime for place in places), default=time.time())
     finish_metrics(run_folder)
-    if path.exists() and json.loads(path.read_bytes()).get("run_id") == run_id:
+    if any(each["run_id"] == run_id for each in _objects(_one_line(path), "run_id")):
         return
     about = _about(run_folder, run_id)
     started_at = float(about.pop("started_at", ended_at))
-    steps = [line["step"] for line in _lines(run_folder / METRICS)]
-    events = list(_lines(run_folder / EVENTS))
+    steps = [line["step"] for line in _lines(run_folder / METRICS, "step")]
+    events = list(_lines(run_folder / EVENTS, "time", "kind", "source"))
     life = [event for event in events if event["time"] >= started_at]
     begun = next((e["time"] for e in life if e["kind"] == "begun"), ended_at)
     restarts = [event["source"] for event in life if event["kind"] == "restarted"]
@@ -99,10 +100,9 @@ def finish(run_folder: Path, run_id: str) -> None:
 
 
 def _about(run_folder: Path, run_id: str) -> dict[str, Any]:
-    with contextlib.suppress(FileNotFoundError):
-        facts: dict[str, Any] = json.loads((run_folder / RUN_FILE).read_bytes())
+    kept = ("name", "folder", "pid", "steps", "resumed_from", "started_at")
+    for facts in _objects(_one_line(run_folder / RUN_FILE), "run_id", *kept):
         if facts["run_id"] == run_id:
-            kept = ("name", "folder", "pid", "steps", "resumed_from", "started_at")
             return {name: facts[name] for name in kept}
     return {}
 
@@ -115,6 +115,7 @@ def _scores(
         event["values"]
         for event in events
         if event["kind"] == "evaluation"
+        and "version" in (event.get("values") or {})
         and (event["time"] >= started_at or event["values"]["version"] <= (resumed_from or -1))
     ]
     return before_and_after(found)
@@ -134,12 +135,25 @@ def before_and_after(evaluations: list[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-def _lines(path: Path) -> Iterator[dict[str, Any]]:
+def _lines(path: Path, *needed: str) -> Iterator[dict[str, Any]]:
     if path.exists():
         data = path.read_bytes()
-        yield from _objects(data[: data.rfind(b"\n") + 1])
+        yield from _objects(data[: data.rfind(b"\n") + 1], *needed)
 
 
-def _objects(data: bytes) -> Iterator[dict[str, Any]]:
-    for line in data.splitlines():
-        yield json.loads(line)
+def _one_line(path: Path) -> bytes:
+    """A file that is one object, over many lines; nothing when it is missing."""
+    return path.read_bytes().replace(b"\n", b" ") if path.exists() else b""
+
+
+def _objects(data: bytes, *needed: str) -> Iterator[dict[str, Any]]:
+    """Objects with these fields, one a line.
+
+    A damaged one is passed over: whoever cleans up behind this has processes to end and memory to
+    free, and `milepost view` names the line.
+    """
+    for line in data.split(b"\n"):
+        with contextlib.suppress(ValueError):
+            found = json.loads(line)
+            if isinstance(found, dict) and found.keys() >= set(needed):
+                yield found

@@ -19,7 +19,7 @@ SUPERSEDED: Final = f"{PRIVATE}/superseded.jsonl"
 def drop_superseded(run_folder: Path, resume_step: int) -> dict[str, Any] | None:
     """Take the objects of steps after the checkpoint out of metrics.jsonl.
 
-    A line that a killed run left half written goes, too.
+    A line that cannot be read goes, too, be it damaged or half written.
 
     Args:
         run_folder: of the run.
@@ -37,9 +37,9 @@ def drop_superseded(run_folder: Path, resume_step: int) -> dict[str, Any] | None
     dropped: list[bytes] = []
     reopened: dict[str, Any] | None = None
     for line in path.read_bytes().splitlines(keepends=True):
-        fields = orjson.loads(line) if line.endswith(b"\n") else None
-        if fields is None:
-            dropped.append(line + b"\n")
+        fields = _object(line)
+        if fields is None or "step" not in fields:
+            dropped.append(line.rstrip(b"\n") + b"\n")
         elif not resume_step or fields["step"] > resume_step:
             dropped.append(line)
         elif fields["step"] == resume_step:
@@ -63,7 +63,23 @@ def earlier_events(run_folder: Path) -> list[dict[str, Any]]:
     if not path.exists():
         return []
     lines = path.read_bytes().splitlines(keepends=True)
-    return [orjson.loads(line) for line in lines if line.endswith(b"\n")]
+    return [found for line in lines if (found := _object(line)) is not None]
+
+
+def mend(path: Path) -> None:
+    """Cut off what a machine that died left of a last line: the next one would be part of it."""
+    if path.exists():
+        with path.open("r+b") as file:
+            file.truncate(file.read().rfind(b"\n") + 1)
+
+
+def _object(line: bytes) -> dict[str, Any] | None:
+    """What a whole line says; None for one that says nothing any more."""
+    try:
+        found = orjson.loads(line) if line.endswith(b"\n") else None
+    except orjson.JSONDecodeError:
+        return None
+    return found if isinstance(found, dict) else None
 
 
 def earlier_statistics(run_folder: Path) -> dict[str, dict[str, Any]]:

@@ -22,7 +22,7 @@ class Scores:
     def load(self, events: Iterable[dict[str, Any]], version_max: int) -> None:
         """Take over the evaluations of an earlier part of the run, up to its checkpoint."""
         for event in events:
-            if event["kind"] == EVALUATION and event["values"]["version"] <= version_max:
+            if event.get("kind") == EVALUATION and event["values"]["version"] <= version_max:
                 self._all.append(dict(event["values"]))
 
     def note(self, event: EventReported) -> None:
