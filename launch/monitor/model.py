@@ -185,7 +185,7 @@ class Model:
 
     def _steps(self, steps: Iterable[Mapping[str, Any]]) -> None:
         for row in steps:
-            step, wall_s = int(row.get("step", 0)), float(row.get("time", 0.0))
+            step, wall_s = int(_number(row, "step")), _number(row, "time")
             metrics = {name: float(value) for name, value in row.items() if _is_metric(name, value)}
             self.recorded.update(metrics)
             self._last_step = max(self._last_step, step)
@@ -225,7 +225,7 @@ class Model:
             self.events.append(
                 Event(
                     number=self._num_events,
-                    wall_s=float(event.get("time", 0.0)),
+                    wall_s=_number(event, "time"),
                     source=str(event.get("source", "")),
                     kind=kind,
                     text=_scores(values, text) if kind == EVALUATION else text,
@@ -235,9 +235,10 @@ class Model:
 
     def _ended(self, summary: dict[str, Any]) -> None:
         self.summary, self.silent = summary, ""
-        self.wall_s = float(summary.get("ended_at", self.wall_s))
-        statistics = summary.get("statistics")
-        if isinstance(statistics, dict):
+        self.wall_s = _number(summary, "ended_at") or self.wall_s
+        told = summary.get("statistics")
+        if isinstance(told, dict):
+            statistics = {name: each for name, each in told.items() if isinstance(each, dict)}
             self.account = account_of(statistics) or self.account
             self.buffer = statistics.get("buffer", {}) or self.buffer
             self.actors = tuple(rows_of_ended(statistics, self.actors))
@@ -318,6 +319,14 @@ class Model:
     def queue(self, name: str) -> Queue | None:
         """The queue of this name."""
         return next((queue for queue in self.queues if queue.name == name), None)
+
+
+def _number(row: Mapping[str, Any], name: str) -> float:
+    """A number of a line of a file, which may have been damaged; 0 where it is none."""
+    value = row.get(name)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return 0.0
+    return float(value) if math.isfinite(value) else 0.0
 
 
 def _scores(values: dict[str, Any], text: str) -> str:

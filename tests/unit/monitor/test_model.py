@@ -290,3 +290,16 @@ def test_a_snapshot_without_statistics_is_a_run_that_starts() -> None:
     assert row is not None
     assert (row.depth, row.tight, row.oldest_s, row.loop_ms) == (None, None, None, None)
     assert snapshot().run["phase"] == "running"
+
+
+@pytest.mark.parametrize("strange", [None, "x", [], {}, True, float("nan")])
+def test_a_damaged_number_of_a_line_ends_no_monitor(strange: object) -> None:
+    """The files of a run are as old as the disk they lie on."""
+    model = told(
+        Recorded(
+            steps=({"step": strange, "time": strange},),
+            events=({"time": strange, "kind": "begun", "source": "s", "text": ""},),
+        ),
+        Ended(summary={"ended_at": strange, "statistics": {"agent-0": strange}}),
+    )
+    assert (model.step, model.events[0].wall_s) == (0, 0.0)
