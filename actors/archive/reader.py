@@ -70,6 +70,8 @@ class Training(Struct, frozen=True, kw_only=True):
     row trains the token. None: their file was removed, or the trainer computed none."""
     contracts: dict[str, str]
     """Contract -> `passed`, `not checked` or what the trainer's door found; empty: file removed."""
+    problem: str = ""
+    """Why the last two are missing, though nobody removed them: the trainer's file is damaged."""
 
 
 class Stored(Struct, frozen=True, kw_only=True):
@@ -250,19 +252,24 @@ class Archive:
             found = self.base.execute(statement, (row.certificate.seal,)).fetchone()
         if found is None:
             return None
-        logprobs, contracts = None, {}
+        logprobs, contracts, problem = None, {}, ""
         if found["segment"] is not None:
-            record = self._record(found["writer"], found["segment"], found["offset"])
-            head = read_head(record)
-            assert isinstance(head, Trained), head
-            contracts = head.contracts
-            logprobs = aligned(row, read_trained(record).logprobs)
+            try:
+                record = self._record(found["writer"], found["segment"], found["offset"])
+                head = read_head(record)
+                assert isinstance(head, Trained), head
+                logprobs = aligned(row, read_trained(record).logprobs)
+                contracts = head.contracts
+            except RecordDamaged as error:
+                # The row itself lies in the buffer's file, and is worth to be seen.
+                problem = str(error)
         return Training(
             step=found["step"],
             advantage=found["advantage"],
             staleness=found["staleness"],
             logprobs=logprobs,
             contracts=contracts,
+            problem=problem,
         )
 
     def _record(self, writer: str, segment: int, offset: int) -> Any:

@@ -124,3 +124,21 @@ def test_a_page_that_breaks_under_a_reader_is_named_with_what_to_do(library: Lib
     path.unlink()
     with Archive.open(library.folder) as archive:
         assert archive.count(Query()) == 8
+
+
+def test_a_row_is_read_though_what_the_trainer_wrote_of_it_is_damaged(library: Library) -> None:
+    """The row lies in another file, and is worth to be seen; why the rest is missing is said."""
+    Archive.open(library.folder).close()
+    path = library.path("trainer-0")
+    path.write_bytes(bytes(path.stat().st_size))
+    with Archive.open(library.folder) as archive:
+        (entry, *_) = (each for each in archive.select(Query(), limit=8) if each.step is not None)
+        stored = archive.read(entry.trajectory_id)
+        training = stored.training
+        assert training is not None
+        assert (training.logprobs, training.contracts) == (None, {})
+        assert "trainer-0/000001.log, byte " in training.problem
+        path.unlink()
+        training = archive.read(entry.trajectory_id).training
+        assert training is not None
+        assert "000001.log is gone; `milepost audit` says more" in training.problem
