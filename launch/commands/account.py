@@ -46,6 +46,11 @@ def _run(arguments: argparse.Namespace) -> int:
     ended = arguments.run is not None and (arguments.run / "summary.json").is_file()
     statistics = read_statistics(arguments.run) if ended else _ask(arguments.run)
     account = account_of(statistics)
+    if account is None and ended and not statistics:
+        raise NotServed(
+            f"the run in {arguments.run} was killed, and with it the last word of its actors: "
+            f"`milepost run --resume {arguments.run}` goes on with the books of its journal"
+        )
     if account is None:
         raise NotServed("this run has no rollout actor, or it has said nothing yet")
     if arguments.json:

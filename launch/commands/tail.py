@@ -40,7 +40,10 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.lines < 0:
         what = f"--lines = {arguments.lines}"
         raise ConfigError([Problem(what, "command line", "set 0 or more")])
-    return attached(lambda: asyncio.run(_run(arguments)))
+    try:
+        return attached(lambda: asyncio.run(_run(arguments)))
+    except KeyboardInterrupt:
+        return Exit.DONE  # which is how following ends
 
 
 async def _run(arguments: argparse.Namespace) -> int:

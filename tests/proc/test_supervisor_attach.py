@@ -223,3 +223,23 @@ def test_junk_and_vanishing_clients_do_not_disturb_the_run(tmp_path: Path) -> No
         assert run.end() == 1
         assert run.summary["status"] == "stopped"
         assert leftovers(run.run_id, run.sockets) == []
+
+
+def test_following_a_log_ends_with_ctrl_c_as_following_anything_does(tmp_path: Path) -> None:
+    """There is no other way to end it before the run: nothing has failed."""
+    with going_on(tmp_path) as run:
+        # A shell has what it starts in the background ignore it; this test may be started so.
+        hear = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
+        code = f"{hear}; import sys; from milepost.launch.cli import main; sys.exit(main())"
+        words = ("tail", "metrics", "--run", str(run.folder))
+        following = subprocess.Popen(
+            [sys.executable, "-P", "-c", code, *words],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=environment(),
+        )
+        assert following.stdout is not None
+        assert following.stdout.readline()
+        following.send_signal(signal.SIGINT)
+        _, told = following.communicate(timeout=30)
+        assert (following.returncode, told) == (0, b"")

@@ -79,6 +79,15 @@ def test_a_path_in_front_names_the_run(tmp_path: Path) -> None:
     assert take_run(arguments, ["g1"]) == ["g1"]
 
 
+def test_a_killed_run_is_not_said_to_have_had_no_rollout_actor(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whoever cleaned up behind it wrote a summary without a word of its actors."""
+    (tmp_path / "summary.json").write_text('{"status": "killed"}')
+    assert run_command("account", ["--run", str(tmp_path)]) == Exit.FAILED
+    assert "was killed, and with it the last word of its actors" in capsys.readouterr().err
+
+
 def test_books_that_cannot_be_read_are_named(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
