@@ -92,10 +92,10 @@ class Holding:
                 raise TypeError(f"the publisher answered a hold with {type(message).__name__}")
 
     def unanswered(self, key: str, reason: str, now_s: float) -> list[Effect]:
-        """The publisher is dead or busy."""
+        """The publisher is dead or busy; what it may still grant is let go with the question."""
         if key == BRAKE:
             self.brakes = False
-            return []
+            return [Tell("publisher", ReleaseVersion(holder=NAME))]
         self._num_unanswered += 1
         self.refusal = reason
         late = event("evaluation_late", f"the publisher granted no hold: {reason}")
@@ -103,7 +103,7 @@ class Holding:
         if is_bounded and self._num_unanswered >= TRIES_MAX:
             self._num_unanswered, self.is_asking = 0, False
             self.schedule.give_up(UNHEALTHY)
-            return [late]
+            return [late, self.release()]
         return [late, Wake(HOLD, now_s + AGAIN_S)]
 
     def woken(self) -> None:

@@ -132,6 +132,18 @@ def test_backpressure_keeps_the_version_that_is_due_until_the_engines_have_taken
     assert skipped(play) == {}
 
 
+def test_a_brake_that_nobody_answered_is_let_go_before_it_is_asked_for_again() -> None:
+    """A publisher that grants it later would hold the version until the lease ends."""
+    play = fleet(overflow="backpressure")
+    play.publish(0)
+    play.publish(1)
+    grant(play, 1)
+    play.hear_version(2)
+    play.asked.pop("brake")
+    play.feed(Unanswered("brake", "publisher", "no answer"))
+    assert play.take(ReleaseVersion) == [ReleaseVersion(holder="evaluator")]
+
+
 def test_a_version_that_was_overtaken_before_the_engines_had_it_is_said_to_be() -> None:
     """The hold came too late: version 3 was published already, and is what is measured."""
     play = fleet()
@@ -162,6 +174,9 @@ def test_engines_that_cannot_be_brought_to_a_version_cost_its_score_and_no_more(
             if "hold" in play.wakes:
                 play.wake("hold")
     assert skipped(play) == {1: "unhealthy"}
+    # Nobody answered: the publisher may grant it yet, to a question that nobody has any more.
+    given_up = [] if refused else [ReleaseVersion(holder="evaluator", fleet=True)]
+    assert play.take(ReleaseVersion) == given_up
     play.publish(2, final=True)
     grant(play, 2)
     play.end_all()
