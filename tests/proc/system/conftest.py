@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
+import os
+import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,8 +26,24 @@ class Launch(Protocol):
 
 @pytest.fixture(scope="session")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model after a warm-up of a few steps, made by the warm-up recipe as a person makes it."""
-    folder = tmp_path_factory.mktemp("warm_up")
+    """A model after a warm-up of a few steps, made by the warm-up recipe as a person makes it.
+
+    The processes of one suite share it: who comes first makes it, the others wait for it.
+    """
+    base = tmp_path_factory.getbasetemp()
+    shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+    made = shared / "warm_up" / "run" / "checkpoints" / f"step_{WARM_UP_STEPS:06d}" / "hf"
+    with (shared / "warm_up.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (shared / "warm_up.made").exists():
+            _warm_up(shared / "warm_up")
+            (shared / "warm_up.made").touch()
+    return made
+
+
+def _warm_up(folder: Path) -> None:
+    shutil.rmtree(folder, ignore_errors=True)  # of somebody who died over it
+    folder.mkdir()
     steps = f"run.steps={WARM_UP_STEPS}"
     words = ["run", "lookup_warmup", "--plain", "--out", "run", "--set", steps]
     done = subprocess.run(
@@ -37,7 +56,6 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    return folder / "run" / "checkpoints" / f"step_{WARM_UP_STEPS:06d}" / "hf"
 
 
 @pytest.fixture(scope="session")
