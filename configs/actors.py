@@ -13,6 +13,8 @@ from milepost.configs.base import (
     NonNegativeFloat,
     Positive,
     PositiveFloat,
+    Processes,
+    Threads,
 )
 from milepost.configs.sglang import SGLangConfig
 
@@ -57,10 +59,10 @@ class AgentConfig(Config, kw_only=True):
     """`module:Class`, a subclass of `milepost.actors.agent.Agent`."""
     options: dict[str, Any] = {}
     """Keyword arguments of the class."""
-    replicas: Positive = 1
+    replicas: Processes = 1
     episodes_max: Positive = 256
     """Episodes one replica runs at once."""
-    reward_workers: Positive = 1
+    reward_workers: Processes = 1
     restart: RestartConfig = RestartConfig(policy="permanent")
 
 
@@ -88,7 +90,7 @@ class GuestsConfig(Config, kw_only=True):
     guests_max: Positive = 64
     silence_s: PositiveFloat = 20.0
     """A guest not heard for longer is gone; its episodes are issued again."""
-    reward_workers: Positive = 1
+    reward_workers: Processes = 1
     restart: RestartConfig = RestartConfig(policy="permanent")
 
 
@@ -124,13 +126,13 @@ class HttpConfig(Config, kw_only=True):
 class SessionConfig(Config, kw_only=True):
     """`[actors.session]`"""
 
-    replicas: Positive = 1
+    replicas: Processes = 1
     history: Literal["linear", "tree"] = "linear"
     """linear: one row, which only grows; tree: requests may branch off any earlier reply."""
     tree: TreeConfig = TreeConfig()
     matcher: str = "strict"
     sessions_max: Positive = 8192
-    render_workers: NonNegative = 1
+    render_workers: Annotated[int, Meta(ge=0, le=1024)] = 1
     """Threads that render, tokenize, hash and assemble; 0 does it on the event loop."""
     template_options: dict[str, Any] = {}
     """Variables of the chat template (`enable_thinking`, ...), the same for every conversation."""
@@ -145,9 +147,9 @@ class EngineConfig(Config, kw_only=True):
     """`[actors.engine]`"""
 
     kind: Literal["embedded", "sglang"] = "embedded"
-    replicas: Positive = 1
+    replicas: Processes = 1
     device: str = "cpu"
-    slots: Positive = 128
+    slots: Annotated[int, Meta(ge=1, le=1 << 16)] = 128
     """Rows of the static KV cache: running requests and retained prefixes together. SGLang gets as
     many tokens as these rows would hold, unless its options say `max-total-tokens` or
     `mem-fraction-static`."""
@@ -157,7 +159,7 @@ class EngineConfig(Config, kw_only=True):
     """Prompt tokens computed in one forward pass."""
     requests_max: Positive = 1024
     """Requests waiting or running; more are refused by name."""
-    threads: Positive = 1
+    threads: Threads = 1
     sglang: SGLangConfig = SGLangConfig()
     restart: RestartConfig = RestartConfig(policy="permanent")
 
@@ -208,7 +210,7 @@ class TrainerConfig(Config, kw_only=True):
     """`[actors.trainer]`"""
 
     kind: Literal["fsdp"] = "fsdp"
-    ranks: Positive = 1
+    ranks: Processes = 1
     device: str = "cpu"
     lr: PositiveFloat
     beta1: Fraction = 0.9
@@ -221,7 +223,7 @@ class TrainerConfig(Config, kw_only=True):
     """Tokens of one packed forward and backward pass."""
     gradient_checkpointing: bool = False
     publish_every_steps: Positive = 1
-    threads: Positive = 1
+    threads: Threads = 1
     restart: RestartConfig = RestartConfig()
 
 
@@ -235,7 +237,7 @@ class DeltaConfig(Config, kw_only=True):
     encoding: Literal["chunks", "xor", "overwrite"] = "chunks"
     """chunks: by measured density, in byte planes. The others any reader of the format knows."""
     checksum: Literal["xxh3-128", "blake3", "adler32"] = "xxh3-128"
-    workers: Positive = 2
+    workers: Threads = 2
     """Processes that encode, and threads of each host that apply."""
     keep: Positive = 16
     """Differences that are kept; then a full version takes the place of older ones."""
@@ -307,7 +309,7 @@ class CustomConfig(Config, kw_only=True):
     core: str
     """`module:factory(context) -> Core`."""
     options: dict[str, Any] = {}
-    replicas: Positive = 1
+    replicas: Processes = 1
     significant: bool = False
     """The run ends when every significant actor reported `WorkFinished`."""
     restart: RestartConfig = RestartConfig()

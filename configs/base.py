@@ -9,6 +9,9 @@ from msgspec import Meta, Struct, field
 Positive: TypeAlias = Annotated[int, Meta(ge=1)]
 NonNegative: TypeAlias = Annotated[int, Meta(ge=0)]
 Port: TypeAlias = Annotated[int, Meta(ge=1, le=65535)]
+Processes: TypeAlias = Annotated[int, Meta(ge=1, le=4096)]
+"""Of one kind, on one machine: more of them are a slip of the pen."""
+Threads: TypeAlias = Annotated[int, Meta(ge=1, le=1024)]
 PositiveFloat: TypeAlias = Annotated[float, Meta(gt=0)]
 NonNegativeFloat: TypeAlias = Annotated[float, Meta(ge=0)]
 FileName: TypeAlias = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$", max_length=64)]

@@ -99,6 +99,11 @@ def _value(
             msgspec.convert(value, annotation)
         except msgspec.ValidationError as error:
             problems.append(_wrong_value(name, value, where, shape, str(error)))
+        else:
+            if isinstance(value, str) and "\0" in value:
+                # It ends a path or an argument for the system, and means nothing elsewhere.
+                what = f"`{name}` is {value[:40]!a}, and holds a null character"
+                problems.append(Problem(what, where, "leave it out"))
     return value
 
 

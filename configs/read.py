@@ -6,6 +6,7 @@ Tables are merged key by key, everything else replaces. `false` in the place of 
 
 from __future__ import annotations
 
+import os
 import tomllib
 from collections.abc import Sequence
 from pathlib import Path
@@ -39,7 +40,7 @@ def locate(source: str, beside: Path | None = None) -> Path:
         ConfigError: no such file or recipe.
     """
     if "/" in source or source.endswith(".toml"):
-        path = (beside or Path()) / Path(source).expanduser()
+        path = (beside or Path()) / home_of(source)
         try:
             is_there = path.is_file()
         except OSError as error:  # a name that is too long, a folder that may not be entered
@@ -52,6 +53,11 @@ def locate(source: str, beside: Path | None = None) -> Path:
         remedy = did_you_mean(source, recipe_names()) + "; a path needs a slash or .toml"
         raise ConfigError([Problem(f"no recipe `{source}`", str(RECIPES), remedy)])
     return RECIPES / f"{source}.toml"
+
+
+def home_of(source: str) -> str:
+    """A path with the home folder in the place of its `~`; as it is, when nobody has that name."""
+    return os.path.expanduser(source)  # noqa: PTH111 - Path's own raises then
 
 
 def read_document(source: str, overrides: Sequence[str] = ()) -> Document:
@@ -93,6 +99,7 @@ def parse_override(text: str) -> Document:
         ConfigError: no `=`, a malformed path, or a value that begins as TOML and is not.
     """
     path, equals, value = (part.strip() for part in text.partition("="))
+    text, told = (each.encode(errors="backslashreplace").decode() for each in (text, path))
     shown = text if len(text) <= WHERE_CHARS_MAX else f"{text[:WHERE_CHARS_MAX]}..."
     where = f"--set {shown}"
     if not equals or not path:
@@ -100,7 +107,7 @@ def parse_override(text: str) -> Document:
     try:
         nested = _parse(f"{path} = 0", where)
     except tomllib.TOMLDecodeError as error:
-        raise ConfigError([Problem(f"`{path}` is not a dotted path", where, str(error))]) from error
+        raise ConfigError([Problem(f"`{told}` is not a dotted path", where, str(error))]) from error
     if "\n" in path:
         raise ConfigError([Problem("a path of several lines", where, "use one --set for each")])
     _set_leaf(nested, parse_value(value, where))
@@ -144,6 +151,10 @@ def _parse(text: str, where: str) -> Document:
         is_deep = _is_deep(document)
     except RecursionError:
         is_deep = True
+    except tomllib.TOMLDecodeError:
+        raise
+    except ValueError as error:  # a number of thousands of digits
+        raise tomllib.TOMLDecodeError(str(error)) from error
     if is_deep:
         remedy = f"nest at most {NESTING_MAX} of them"
         raise ConfigError([Problem("tables or lists that are nested too deep", where, remedy)])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from msgspec import Meta
@@ -17,6 +18,7 @@ from milepost.configs.base import (
     Positive,
     PositiveFloat,
 )
+from milepost.configs.read import home_of
 
 
 class Mode(StrEnum):
@@ -57,6 +59,11 @@ class ModelConfig(Config, kw_only=True):
     """Chat-template family (session actor)."""
     dtype: Literal["float32", "bfloat16"] = "float32"
     context_tokens_max: Positive = 4096
+
+    @property
+    def folder(self) -> Path:
+        """`path` with the home folder in the place of its `~`."""
+        return Path(home_of(self.path))
 
 
 class DataConfig(Config, kw_only=True):
@@ -110,7 +117,7 @@ class AlgorithmConfig(Config, kw_only=True):
 class SamplingConfig(Config, kw_only=True):
     """`[sampling]`: how training rollouts are drawn. The trainer recomputes this distribution."""
 
-    temperature: PositiveFloat = 1.0
+    temperature: Annotated[float, Meta(ge=0.001, le=1000)] = 1.0
     top_p: Fraction = 1.0
     top_k: NonNegative = 0
     min_p: Fraction = 0.0

@@ -33,12 +33,12 @@ class BusConfig(Config, kw_only=True):
     """`[system.bus]`: limits, applied before anything is decoded."""
 
     frame_bytes_max: Positive = 1 << 30
-    frames_max: Positive = 4096
-    body_bytes_max: Positive = 16 << 20
-    depth_max: Positive = 32
+    frames_max: Annotated[int, Meta(ge=64, le=1 << 20)] = 4096
+    body_bytes_max: Annotated[int, Meta(ge=1 << 16)] = 16 << 20
+    depth_max: Annotated[int, Meta(ge=16, le=256)] = 32
     window_messages: Positive = 256
     """Messages one link may have sent without the receiver having taken them."""
-    inbox_messages_max: Positive = 4096
+    inbox_messages_max: Annotated[int, Meta(ge=1, le=1 << 20)] = 4096
     shared_memory_above_bytes: Positive = 1 << 20
     """Payloads larger than this travel in shared memory between processes of one host."""
     allocated_bytes_max: Positive = 8 << 30

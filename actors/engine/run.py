@@ -56,7 +56,7 @@ def make_backend(context: ActorContext) -> Backend:
             from milepost.actors.engine.embedded.backend import EmbeddedBackend
 
             return EmbeddedBackend(
-                Path(model.path),
+                model.folder,
                 config,
                 dtype=model.dtype,
                 context_tokens=model.context_tokens_max,
@@ -84,7 +84,7 @@ def make_backend(context: ActorContext) -> Backend:
                 is_cut=sampling.top_p < 1 or sampling.top_k > 0 or sampling.min_p > 0,
                 routes=keeps_routes(topology, context.spec.kind),
             )
-            started = start(Path(model.path), config, place, needs)
+            started = start(model.folder, config, place, needs)
             return SGLangBackend(started, receiver)
 
 
@@ -114,7 +114,7 @@ def make_receiver(topology: Topology, run_folder: Path, kind: str) -> Receiver:
         folder = folder.with_name(f"{folder.name}-evaluation")
     return Receiver(
         folder,
-        baseline=Path(model.path),
+        baseline=model.folder,
         device=config_of(topology, kind).device,
         patch_threads=publisher.delta.workers if publisher else 1,
     )

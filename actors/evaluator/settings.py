@@ -107,7 +107,7 @@ class EvaluatorSettings:
             has_fleet=actors.evaluation_engine is not None,
             overflow=evaluator.overflow,
             external=evaluator.external,
-            starting_checkpoint=topology.model.path if topology.model else "",
+            starting_checkpoint=str(topology.model.folder) if topology.model else "",
             resumed_checkpoints={version: folder(version) for version in saved},
             publish_every=actors.trainer.publish_every_steps if actors.trainer else 1,
             rounds_before=incarnation * ROUNDS_OF_ONE_LIFE,

@@ -66,7 +66,7 @@ def delta_settings(context: ActorContext, root: Path) -> DeltaSettings:
     delta = publisher.delta
     return DeltaSettings(
         root=root,
-        baseline=Path(model.path),
+        baseline=model.folder,
         encoding=delta.encoding,
         checksum=delta.checksum,
         workers=delta.workers,

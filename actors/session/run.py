@@ -8,7 +8,6 @@ import os
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
 from milepost.actors import collector
@@ -107,7 +106,7 @@ def make_core(spec: ActorSpec, renderer: Renderer) -> tuple[Desk, SessionCore]:
         pool=EnginePool(topology.names("engine"), spec.index, topology.names("evaluation_engine")),
         context_tokens_max=model.context_tokens_max,
         patience_s=config.engine_patience_s,
-        routes=read_shape(Path(model.path)).routes if topology.algorithm.replay_routes else None,
+        routes=read_shape(model.folder).routes if topology.algorithm.replay_routes else None,
         adapters=adapters_of(topology),
         rules=replace(row_rules(config), writes_conversations=topology.archive.keeps_conversations),
     )
@@ -156,7 +155,7 @@ def load_renderer(model: ModelConfig, config: SessionConfig) -> Renderer:
     Raises:
         As `run`.
     """
-    renderer = make_renderer(Path(model.path), model.family, config.template_options)
+    renderer = make_renderer(model.folder, model.family, config.template_options)
     findings = list(prove(renderer))
     renderer.canon = Canon(renderer, appends_only=not findings)
     if faults := [each for each in findings if each.is_fault]:

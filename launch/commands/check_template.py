@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from milepost.configs.problem import ConfigError, Problem
+from milepost.configs.read import home_of
 from milepost.launch.exits import Exit
 
 DEADLINE_S = 120.0
@@ -38,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Try the proof in a process of its own: this one loads no tokenizer."""
     options = dict(map(_option, arguments.option))
-    found = _ask(Path(arguments.tokenizer).expanduser(), arguments.family, options)
+    found = _ask(Path(home_of(arguments.tokenizer)), arguments.family, options)
     if arguments.json:
         print(json.dumps(found, ensure_ascii=False))
     else:

@@ -76,7 +76,7 @@ def _routes(topology: Topology) -> Literal["", "replayed", "not replayed", "dens
     if topology.model is None:
         return ""
     try:
-        is_mixture = has_experts(Path(topology.model.path).expanduser())
+        is_mixture = has_experts(topology.model.folder)
     except (OSError, ValueError):
         return ""  # the folder of a run may be looked at where its model is not
     return "not replayed" if is_mixture else "dense"

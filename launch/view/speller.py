@@ -37,7 +37,7 @@ def tokenizer_folder(run: Path, model: ModelConfig | None) -> Path | None:
         run: folder of the run.
         model: of its topology.
     """
-    places = [Path(model.path).expanduser()] if model is not None and model.path else []
+    places = [model.folder] if model is not None and model.path else []
     places += [run / "initial_model", *sorted(run.glob("checkpoints/step_*/hf"))]
     return next((place for place in places if (place / TOKENIZER).is_file()), None)
 

@@ -15,6 +15,7 @@ from typing import Any, Final
 import msgspec
 
 from milepost.actors.weights.manifest import read_header
+from milepost.configs.read import home_of
 
 CONFIG: Final = "adapter_config.json"
 TENSORS: Final = "adapter_model.safetensors"
@@ -57,7 +58,7 @@ def require_fitting(adapters: Mapping[str, str], shapes: Shapes) -> None:
     faults = [
         f"{name}: {fault}"
         for name, folder in adapters.items()
-        for fault in adapter_faults(Path(folder).expanduser(), shapes)
+        for fault in adapter_faults(Path(home_of(folder)), shapes)
     ]
     if faults:
         raise AdapterError("adapters do not fit: " + "; ".join(faults))

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from milepost.configs.actors import EngineConfig
+from milepost.configs.read import home_of
 from milepost.configs.sglang import command_line
 
 STARTS_MAX: Final = 3
@@ -172,7 +173,7 @@ def lora_options(adapters: dict[str, str], device: str) -> dict[str, Any]:
 
     It reads adapters the way it reads its model, so here the model's own weights are read, too.
     """
-    places = {name: Path(folder).expanduser().resolve() for name, folder in adapters.items()}
+    places = {name: Path(home_of(folder)).resolve() for name, folder in adapters.items()}
     options: dict[str, Any] = {
         "enable-lora": True,
         "load-format": "auto",

@@ -37,6 +37,7 @@ from milepost.actors.engine.sglang.launch import (
 from milepost.actors.engine.sglang.ranks import Parallel, parallel_of, require_adapters, require_way
 from milepost.actors.engine.sglang.updates import DiskUpdate, Session, TensorUpdate, Update
 from milepost.configs.actors import EngineConfig
+from milepost.configs.read import home_of
 from milepost.configs.sglang import SGLangConfig
 from milepost.messages.engine import TensorSpec
 
@@ -257,7 +258,7 @@ def adapter_differences(adapters: dict[str, str], loaded: object) -> list[str]:
     has = {entry["lora_name"]: entry["lora_path"] for entry in entries if isinstance(entry, dict)}
     differences = []
     for name, folder in adapters.items():
-        place = Path(folder).expanduser().resolve()
+        place = Path(home_of(folder)).resolve()
         if name not in has or Path(has[name]).resolve() != place:
             found = f"loaded from {has[name]}" if name in has else "absent"
             differences.append(f"adapter {name} {found}, {place} is needed")

@@ -56,7 +56,7 @@ async def http_door(
     await own_port(context.bus, context.name, base_url, listener.fileno())
     desk.addresses = Addresses(base_url, secrets.token_bytes(SECRET_BYTES))
     door = Door(core, context.feed)
-    models = Models(Path(model.path).name, desk.adapters)
+    models = Models(model.folder.name, desk.adapters)
     chats = Chats(door, session.template_options, config.dropped_fields, models)
     key = _read_key(config.key_file)
     free = FreeSessions(

@@ -8,7 +8,6 @@ two differ in a token, what is trained is not what agents are shown.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from milepost.actors.arrays import to_bulk
@@ -54,7 +53,7 @@ class TurnProbe:
         if not (publisher.canary and publisher.canary_turn_every):
             return None
         model = topology.model
-        renderer = make_renderer(Path(model.path), model.family, session.template_options)
+        renderer = make_renderer(model.folder, model.family, session.template_options)
         token_ids = renderer.render(renderer.first(MESSAGES, ())).token_ids
         if len(token_ids) >= model.context_tokens_max:
             raise ModelRefused(

@@ -111,7 +111,7 @@ class Workshop:
             keep_freed_memory()
         torch.manual_seed(derive_seed(topology.run.seed, "trainer", bench.rank))
         self._bench, self._topology = bench, topology
-        self._source = Path(model.path)
+        self._source = model.folder
         self._dtype = DTYPES[model.dtype]
         self._group = open_group(
             rank=bench.rank,

@@ -3,6 +3,7 @@
 import tomllib
 from collections.abc import Callable
 from datetime import date
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -11,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from milepost.configs.dump import dump_topology, topology_hash
-from milepost.configs.load import decode
+from milepost.configs.load import decode, load_topology
 from milepost.configs.problem import ConfigError
 from milepost.configs.topology import Topology
 
@@ -225,3 +226,50 @@ def test_a_document_is_refused_exactly_when_its_types_refuse_it(document: dict[s
     document = {"run": {"name": "tiny", "steps": 1}, **document}
     strict = accepted(lambda each: msgspec.convert(each, Topology), document)
     assert accepted(decode, document) == strict
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        "actors.engine.replicas=9223372036854775807",
+        "actors.trainer.ranks=4097",
+        "actors.agent.reward_workers=2147483648",
+        "actors.trainer.threads=9007199254740992",
+        "actors.engine.slots=9007199254740992",
+        "system.bus.inbox_messages_max=9007199254740992",
+        "system.bus.body_bytes_max=1",
+        "system.bus.depth_max=2",
+        "sampling.temperature=1e-320",
+    ],
+)
+def test_a_number_that_nothing_can_start_with_is_refused_by_its_bound(override: str) -> None:
+    """Names of so many actors would be counted for ever, and torch takes no such thread count."""
+    with pytest.raises(ConfigError, match=r"expected `(int|float)` [<>]= "):
+        load_topology("lookup", [override])
+
+
+def test_a_text_with_a_null_character_is_refused() -> None:
+    """It ends a path for the system, which refuses all of it with an error that names no key."""
+    with pytest.raises(ConfigError) as refused:
+        load_topology("lookup", ['data.prompts="a\\u0000.jsonl"', 'data.options.a="\\u0000"'])
+    assert str(refused.value) == (
+        "`prompts` is 'a\\x00.jsonl', and holds a null character at $.data.prompts, leave it out"
+    )
+
+
+def test_words_that_no_system_knows_are_told_and_no_crash() -> None:
+    """A home of nobody, bytes that are no text, a number of ten thousand digits."""
+    with pytest.raises(ConfigError, match="no topology file `~nobody-of-that-name/"):
+        load_topology("~nobody-of-that-name/x.toml")
+    with pytest.raises(ConfigError) as refused:
+        load_topology("lookup", ["\ud800=1"])
+    assert str(refused.value).encode().startswith(b"`\\ud800` is not a dotted path at --set")
+    with pytest.raises(ConfigError, match="expected `int`, got `str`"):
+        load_topology("lookup", [f"run.steps={'9' * 10_000}"])
+
+
+def test_a_file_with_a_number_of_ten_thousand_digits_is_no_toml(tmp_path: Path) -> None:
+    file = tmp_path / "long.toml"
+    file.write_text(f"[run]\nsteps = {'9' * 10_000}\n", encoding="utf-8")
+    with pytest.raises(ConfigError, match="not a TOML file: Exceeds the limit"):
+        load_topology(str(file))
