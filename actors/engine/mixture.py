@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Final
+
+from milepost.actors.engine.settings import read_settings
 
 _EXPERTS: Final = ("num_experts", "num_local_experts", "n_routed_experts")
 """Names that families give the number of experts of a layer."""
@@ -17,13 +18,9 @@ def has_experts(folder: Path) -> bool:
 
     Raises:
         FileNotFoundError: no `config.json`.
-        ValueError: it is no JSON object.
+        SettingsDamaged: it is no JSON object that can be read.
     """
-    path = folder / "config.json"
-    config = json.loads(path.read_text(encoding="utf-8"))
-    if not isinstance(config, dict):
-        raise ValueError(f"{path} holds a {type(config).__name__} and no JSON object")
-    tables = [config]
+    tables = [read_settings(folder)]
     while tables:
         table = tables.pop()
         if any(table.get(key) for key in _EXPERTS):

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from milepost.actors.engine.settings import (
+    SettingsDamaged,
+    number_of,
+    read_settings,
+    size_of,
+    table_of,
+)
 from milepost.actors.routes import RoutesShape
 
 MODEL_TYPES: Final = ("llama", "qwen3", "qwen3_moe")
 ROPE_TYPES: Final = ("default", "linear", "llama3", "yarn")
+LAYERS_MAX: Final = 4096
+EXPERTS_MAX: Final = 1 << 15
+"""Of a layer; routes carry their ids as int16 at most."""
 
 
 class UnsupportedModelError(ValueError):
@@ -100,9 +109,9 @@ def read_shape(folder: Path) -> ModelShape:
     Raises:
         UnsupportedModelError: an architecture or option that this engine does not compute.
         FileNotFoundError: no `config.json`.
+        SettingsDamaged: it cannot be read, or says nonsense.
     """
-    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    return shape_from_config(config)
+    return shape_from_config(read_settings(folder))
 
 
 def shape_from_config(config: dict[str, Any]) -> ModelShape:
@@ -116,26 +125,45 @@ def shape_from_config(config: dict[str, Any]) -> ModelShape:
             raise UnsupportedModelError(
                 f"{model_type} with {key} = {config[key]!r} is not computed"
             )
-    num_heads = int(config["num_attention_heads"])
-    hidden_size = int(config["hidden_size"])
-    num_layers = int(config["num_hidden_layers"])
+    num_heads = size_of(config, "num_attention_heads")
+    num_kv_heads = size_of(config, "num_key_value_heads", num_heads)
+    hidden_size = size_of(config, "hidden_size")
+    num_layers = size_of(config, "num_hidden_layers", most=LAYERS_MAX)
+    if num_heads % num_kv_heads:
+        raise SettingsDamaged(
+            f"num_attention_heads = {num_heads} is no multiple of num_key_value_heads = "
+            f"{num_kv_heads}"
+        )
     experts, sparse_layers = _experts(config, num_layers)
     return ModelShape(
         model_type=model_type,
-        vocab_size=int(config["vocab_size"]),
+        vocab_size=size_of(config, "vocab_size"),
         hidden_size=hidden_size,
         num_layers=num_layers,
         num_heads=num_heads,
-        num_kv_heads=int(config.get("num_key_value_heads") or num_heads),
-        head_dim=int(config.get("head_dim") or hidden_size // num_heads),
-        width=int(config["intermediate_size"]),
-        norm_epsilon=float(config.get("rms_norm_eps", 1e-6)),
+        num_kv_heads=num_kv_heads,
+        head_dim=_head_dim(config, hidden_size, num_heads),
+        width=size_of(config, "intermediate_size"),
+        norm_epsilon=number_of(config, "rms_norm_eps", 1e-6),
         tied_embeddings=bool(config.get("tie_word_embeddings", False)),
         qk_norm=model_type != "llama",
         rope=_rope(config),
         experts=experts,
         sparse_layers=sparse_layers,
     )
+
+
+def _head_dim(config: dict[str, Any], hidden_size: int, num_heads: int) -> int:
+    given = size_of(config, "head_dim", 0)
+    if not given and hidden_size % num_heads:
+        raise SettingsDamaged(
+            f"hidden_size = {hidden_size} is no multiple of num_attention_heads = {num_heads}, and "
+            "there is no head_dim"
+        )
+    head_dim = given or hidden_size // num_heads
+    if head_dim % 2:
+        raise SettingsDamaged(f"head_dim = {head_dim} is odd: rotary embeddings turn pairs")
+    return head_dim
 
 
 _WANTED: Final[dict[str, Any]] = {
@@ -151,24 +179,31 @@ def _experts(
     config: dict[str, Any], num_layers: int
 ) -> tuple[ExpertsShape | None, tuple[bool, ...]]:
     # The key was renamed between versions of the format; a checkpoint has one or the other.
-    count = int(config.get("num_experts") or config.get("num_local_experts") or 0)
+    names = ("num_experts", "num_local_experts")
+    count = max(size_of(config, name, 0, most=EXPERTS_MAX) for name in names)
     if config["model_type"] != "qwen3_moe" or count == 0:
         return None, (False,) * num_layers
-    step = int(config.get("decoder_sparse_step", 1))
-    dense = set(config.get("mlp_only_layers") or ())
+    step = size_of(config, "decoder_sparse_step", 1)
+    dense = config.get("mlp_only_layers") or []
+    if not (isinstance(dense, list) and all(type(layer) is int for layer in dense)):
+        raise SettingsDamaged(f"mlp_only_layers is {dense!r}, not a list of layers")
     experts = ExpertsShape(
         num_experts=count,
-        experts_per_token=int(config["num_experts_per_tok"]),
-        width=int(config["moe_intermediate_size"]),
+        experts_per_token=size_of(config, "num_experts_per_tok"),
+        width=size_of(config, "moe_intermediate_size"),
         normalize=bool(config.get("norm_topk_prob", False)),
     )
+    if experts.experts_per_token > count:
+        raise SettingsDamaged(
+            f"num_experts_per_tok = {experts.experts_per_token} of num_experts = {count}"
+        )
     return experts, tuple(
         layer not in dense and (layer + 1) % step == 0 for layer in range(num_layers)
     )
 
 
 def _rope(config: dict[str, Any]) -> RopeShape:
-    rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    rope = table_of(config, "rope_parameters") or table_of(config, "rope_scaling")
     kind = rope.get("rope_type") or rope.get("type") or "default"
     if kind not in ROPE_TYPES:
         raise UnsupportedModelError(f"rope type {kind!r} is not one of {', '.join(ROPE_TYPES)}")
@@ -178,17 +213,20 @@ def _rope(config: dict[str, Any]) -> RopeShape:
         )
     if rope.get("mscale") or rope.get("mscale_all_dim"):
         raise UnsupportedModelError("yarn with mscale is not computed, use attention_factor")
-    theta = rope.get("rope_theta") or config.get("rope_theta") or 10000.0
-    original = rope.get("original_max_position_embeddings") or config["max_position_embeddings"]
+    theta = number_of(rope, "rope_theta", number_of(config, "rope_theta", 10000.0))
+    original = size_of(rope, "original_max_position_embeddings", 0)
+    attention_factor = rope.get("attention_factor")
+    if attention_factor is not None:
+        attention_factor = number_of(rope, "attention_factor", 1.0)
     return RopeShape(
         kind=kind,
-        theta=float(theta),
-        factor=float(rope.get("factor") or 1.0),
-        original_context=int(original),
-        low_freq_factor=float(rope.get("low_freq_factor") or 1.0),
-        high_freq_factor=float(rope.get("high_freq_factor") or 4.0),
-        beta_fast=float(rope.get("beta_fast") or 32.0),
-        beta_slow=float(rope.get("beta_slow") or 1.0),
-        attention_factor=rope.get("attention_factor"),
+        theta=theta,
+        factor=number_of(rope, "factor", 1.0),
+        original_context=original or size_of(config, "max_position_embeddings"),
+        low_freq_factor=number_of(rope, "low_freq_factor", 1.0),
+        high_freq_factor=number_of(rope, "high_freq_factor", 4.0),
+        beta_fast=number_of(rope, "beta_fast", 32.0),
+        beta_slow=number_of(rope, "beta_slow", 1.0),
+        attention_factor=attention_factor,
         truncate=bool(rope.get("truncate", True)),
     )

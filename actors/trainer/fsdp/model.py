@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -10,9 +9,11 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 from torch import Tensor, nn
 
+from milepost.actors.engine.settings import read_settings
 from milepost.actors.trainer.fsdp.attention import NAME, packed_attention
 from milepost.actors.trainer.fsdp.packing import Packed
 from milepost.actors.trainer.fsdp.replay import RoutesReplay
+from milepost.actors.trainer.fsdp.settings import setting_faults
 from milepost.actors.trainer.losses.logprobs import EntropyUse, token_logprobs
 
 if TYPE_CHECKING:
@@ -20,9 +21,6 @@ if TYPE_CHECKING:
 
 PREFIX = "lm."
 """Of every parameter inside `PackedPolicy`; the rest is the Hugging Face name."""
-
-HEAD_CHANGES = ("final_logit_softcapping", "logits_scaling", "logit_scale", "lm_head_multiplier")
-"""Settings of models that change logits after the head, which the packed forward does not do."""
 
 
 class ModelRefused(ValueError):
@@ -87,10 +85,9 @@ def load_model(folder: Path, *, gradient_checkpointing: bool) -> PreTrainedModel
     Raises:
         ModelRefused: no checkpoint, an unknown architecture, missing, unexpected or misshapen
             tensors, or a feature the packed forward does not have.
+        SettingsDamaged: `config.json` cannot be read.
     """
-    settings = _read_config(folder)
-    architecture = _architecture(settings, folder)
-    _refuse_unsupported(settings, folder)
+    architecture = _architecture(_read_config(folder), folder)
     from transformers.modeling_utils import AttentionInterface
     from transformers.utils import logging
 
@@ -116,6 +113,20 @@ def load_model(folder: Path, *, gradient_checkpointing: bool) -> PreTrainedModel
     return cast("PreTrainedModel", model)
 
 
+def parameter_shapes(folder: Path) -> dict[str, tuple[int, ...]]:
+    """Parameters of the `PackedPolicy` of a checkpoint, tied ones once; no tensor is read.
+
+    Raises:
+        ModelRefused: see `load_model`.
+        SettingsDamaged: `config.json` cannot be read.
+    """
+    architecture = _architecture(_read_config(folder), folder)
+    config = architecture.config_class.from_pretrained(str(folder), local_files_only=True)
+    with torch.device("meta"):
+        policy = PackedPolicy(architecture(config))
+    return {name: tuple(each.shape) for name, each in policy.named_parameters()}
+
+
 def hugging_face_name(name: str) -> str:
     """Name of a parameter of `PackedPolicy` in the Hugging Face model."""
     assert name.startswith(PREFIX), name
@@ -129,34 +140,22 @@ def decoder_layers(model: PreTrainedModel) -> list[nn.Module]:
 
 
 def _read_config(folder: Path) -> dict[str, Any]:
-    path = folder / "config.json"
-    if not path.is_file():
-        raise ModelRefused(f"no config.json in {folder}, model.path must be a checkpoint's folder")
-    settings: dict[str, Any] = json.loads(path.read_text("utf-8"))
-    return settings
+    try:
+        return read_settings(folder)
+    except FileNotFoundError as error:
+        what = f"no config.json in {folder}, model.path must be a checkpoint's folder"
+        raise ModelRefused(what) from error
 
 
 def _architecture(settings: dict[str, Any], folder: Path) -> Any:
     """The model class, without importing any other model's."""
-    names = settings.get("architectures") or []
-    if len(names) != 1:
-        raise ModelRefused(f"{folder}/config.json names architectures {names}, expected one")
-    model_type = settings.get("model_type", "")
+    for fault in setting_faults(settings):
+        raise ModelRefused(f"{folder}/config.json {fault}")
+    name, model_type = settings["architectures"][0], settings.get("model_type", "")
     try:
         module = import_module(f"transformers.models.{model_type}.modeling_{model_type}")
     except ModuleNotFoundError as error:
         raise ModelRefused(f"transformers knows no model type {model_type!r}") from error
-    if not hasattr(module, names[0]):
-        raise ModelRefused(f"{module.__name__} has no {names[0]}, named by {folder}/config.json")
-    return getattr(module, names[0])
-
-
-def _refuse_unsupported(settings: dict[str, Any], folder: Path) -> None:
-    changes = [name for name in HEAD_CHANGES if settings.get(name) not in (None, 1, 1.0)]
-    if changes:
-        raise ModelRefused(f"{folder} sets {', '.join(changes)}, which the trainer does not apply")
-    layers = set(settings.get("layer_types") or ["full_attention"])
-    if layers != {"full_attention"}:
-        raise ModelRefused(f"{folder} has layers of {sorted(layers)}, only full_attention is known")
-    if settings.get("sliding_window") and settings.get("use_sliding_window", True):
-        raise ModelRefused(f"{folder} uses a sliding window of {settings['sliding_window']} tokens")
+    if not hasattr(module, name):
+        raise ModelRefused(f"{module.__name__} has no {name}, named by {folder}/config.json")
+    return getattr(module, name)

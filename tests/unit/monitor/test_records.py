@@ -160,6 +160,7 @@ def test_the_limits_of_the_lamps_come_from_the_topology_that_runs(folder: Path) 
         ('[{"num_experts": 8}]', ""),
         ("null", ""),
         ("{", ""),
+        ("[" * 200_000, ""),
     ],
 )
 def test_whether_the_model_has_routes_is_read_from_its_checkpoint(
