@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import socket
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
@@ -24,6 +23,7 @@ from milepost.supervisor.cleanup.processes import RUN_VARIABLE
 from milepost.supervisor.cleanup.unfinished import METRICS
 from milepost.supervisor.logs import last_lines, log_path
 from milepost.supervisor.places import Exit, LocalProcess
+from milepost.supervisor.sockets import bound
 
 JANITOR: Final = "janitor"
 EXPORTER: Final = "prometheus"
@@ -45,11 +45,6 @@ class _Companion:
         if self.pipe >= 0:
             os.close(self.pipe)
             self.pipe = -1
-
-
-def family(host: str) -> socket.AddressFamily:
-    """IPv6 or IPv4, as the address is."""
-    return socket.AF_INET6 if ":" in host else socket.AF_INET
 
 
 class Companions:
@@ -131,10 +126,10 @@ class Companions:
             OSError: it cannot be started, or the port is somebody else's.
         """
         module = "milepost.supervisor.exporter.server"
-        with socket.create_server((config.host, config.port), family=family(config.host)) as bound:
-            number = bound.fileno()
+        with bound(config.host, config.port) as door:
+            number = door.fileno()
             shown = f"[{config.host}]" if ":" in config.host else config.host
-            place = f"http://{shown}:{bound.getsockname()[1]}"
+            place = f"http://{shown}:{door.getsockname()[1]}"
             self._own(listener_record(EXPORTER, place, number))
             words = [module, statistics, self._run_id, str(number), config.key_file]
             mark = {RUN_VARIABLE: self._run_id}

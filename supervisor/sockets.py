@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
 import shutil
 import socket
@@ -64,14 +66,45 @@ def endpoint(folder: Path, name: str) -> str:
     return f"ipc://{path}"
 
 
+def family(host: str) -> socket.AddressFamily:
+    """IPv6 or IPv4, as the address is."""
+    return socket.AF_INET6 if ":" in host else socket.AF_INET
+
+
+def bound(host: str, port: int = 0, *, backlog: int = BACKLOG) -> socket.socket:
+    """A listening tcp socket, not inherited unless asked for.
+
+    Every port of a run that others have to find is bound like this, or tried like this before it:
+    what a check finds free is free for the run.
+
+    Args:
+        host: an address of this machine; one of IPv6 that stands for all takes IPv4, too.
+        port: 0 for any that is free.
+        backlog: connections that wait to be accepted.
+
+    Raises:
+        OSError: the port is taken, or the host is none of this machine's; its text is the system's.
+    """
+    # `socket.create_server` keeps IPv4 off an address of IPv6, and rewords errors.
+    with contextlib.ExitStack() as undo:
+        listener = undo.enter_context(socket.socket(family(host), socket.SOCK_STREAM))
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind((host, port))
+        except (TypeError, UnicodeError) as error:
+            raise OSError(errno.EINVAL, "no machine can have that name") from error
+        listener.listen(backlog)
+        undo.pop_all()
+    return listener
+
+
 def listen(host: str) -> socket.socket:
-    """A listening tcp socket at a free port of this host, not inherited unless asked for.
+    """A listening tcp socket at a free port of this host, as ZeroMQ takes it.
 
     Raises:
         OSError: it is no address of this machine.
     """
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.create_server((host, 0), family=family, backlog=BACKLOG)
+    listener = bound(host)
     listener.setblocking(False)  # noqa: FBT003 - ZeroMQ takes it as it is
     return listener
 

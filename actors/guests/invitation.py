@@ -11,6 +11,7 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
+from milepost.actors.guests.address import InvitationError, read_tcp
 from milepost.configs.spec import Address
 from milepost.messages.bus.curve import new_keys
 from milepost.messages.envelope import PROTOCOL
@@ -18,11 +19,6 @@ from milepost.messages.envelope import PROTOCOL
 INVITATION: Final = "guests.json"
 """Its name in the private part of a run folder."""
 BACKLOG: Final = 64
-PORT_MAX: Final = 65535
-
-
-class InvitationError(ValueError):
-    """An invitation or an address of a door that cannot be used; says why."""
 
 
 class Invitation(Struct, frozen=True, kw_only=True):
@@ -102,19 +98,6 @@ def _open_tcp(listen: str, run_id: str, keys_path: Path) -> Doorway:
         secret_key=guest[1],
     )
     return Doorway(invitation=invitation, door_secret_key=door[1], listen_fd=listening.detach())
-
-
-def read_tcp(endpoint: str) -> tuple[str, int]:
-    """Host and port of `tcp://HOST:PORT`.
-
-    Raises:
-        InvitationError: it is no such address.
-    """
-    host, colon, port = endpoint.removeprefix("tcp://").rpartition(":")
-    is_port = port.isascii() and port.isdigit() and len(port) < 6 and int(port) <= PORT_MAX
-    if not endpoint.startswith("tcp://") or not colon or not host or not is_port:
-        raise InvitationError(f'"{endpoint}" is no address of a door, write tcp://HOST:PORT')
-    return host, int(port)
 
 
 def read_invitation(where: str, keys: Path | None = None) -> Invitation:

@@ -51,7 +51,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Join, run episodes, leave."""
     from milepost.actors.agent.run import AgentError, make_agent
-    from milepost.actors.guests.invitation import InvitationError, read_invitation
+    from milepost.actors.guests.address import InvitationError
+    from milepost.actors.guests.invitation import read_invitation
 
     if arguments.episodes < 1:
         print(f"error: --episodes {arguments.episodes}, set 1 or more", file=sys.stderr)

@@ -78,9 +78,9 @@ def _refused(text: str) -> int:
 
 
 def _bind(host: str, port: int) -> socket.socket:
-    from milepost.supervisor.companions import family
+    from milepost.supervisor.sockets import bound
 
-    return socket.create_server((host, port), family=family(host))
+    return bound(host, port)
 
 
 async def _serve(found: Run, bound: socket.socket, key: str) -> None:

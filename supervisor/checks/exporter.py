@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Iterator
 from ipaddress import ip_address
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import Final
 
 from milepost.configs.problem import Problem
 from milepost.supervisor.checks.check import Finding, Subject
-from milepost.supervisor.companions import family
+from milepost.supervisor.sockets import bound
 
 WHERE: Final = "$.tracking.prometheus"
 
@@ -40,8 +39,7 @@ def exporter_can_start(subject: Subject) -> Iterator[Finding]:
     if config.key_file:
         yield from _key(Path(config.key_file))
     try:
-        # As the run itself will bind it.
-        socket.create_server((config.host, config.port), family=family(config.host)).close()
+        bound(config.host, config.port).close()  # as the run itself will
     except OSError as error:
         what = f"{config.host}:{config.port} cannot be listened on: {error.strerror}"
         yield Problem(what, f"{WHERE}.port", "set another one")

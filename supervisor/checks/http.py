@@ -1,18 +1,19 @@
-"""Checks of the HTTP door of session actors."""
+"""Checks of the doors that others come through: HTTP of session actors, and that of guests."""
 
 from __future__ import annotations
 
-import socket
+import re
 from collections.abc import Iterator
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Final
 
+from milepost.actors.guests.address import InvitationError, read_tcp
 from milepost.actors.session.validation import SERVER_FIELDS
 from milepost.configs.actors import HttpConfig
 from milepost.configs.problem import Problem
 from milepost.supervisor.checks.check import Finding, Subject
-from milepost.supervisor.companions import family
+from milepost.supervisor.sockets import bound
 
 WHERE: Final = "$.actors.session.http"
 PORT_MAX: Final = 65535
@@ -57,30 +58,35 @@ def http_ports_are_free(subject: Subject) -> Iterator[Finding]:
     host, first = session.http.host, session.http.port
     for port in range(first, first + session.replicas):
         try:
-            _listen(host, port)
+            bound(host, port).close()  # as the session actor will
         except OSError as error:
             what = f"{host}:{port} cannot be listened on: {error.strerror}"
             remedy = "set another one, or 0 for any that is free"
             yield Problem(what, f"{WHERE}.port", remedy)
 
 
-def _listen(host: str, port: int) -> None:
-    """As the session actor will, and no longer than for this moment.
-
-    Raises:
-        OSError: the port is taken, or the host is none of this machine's.
-    """
-    # `socket.create_server` keeps IPv4 off an address of IPv6, and rewords errors.
-    with socket.socket(family(host), socket.SOCK_STREAM) as listener:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind((host, port))
-        listener.listen()
+def guests_door_is_free(subject: Subject) -> Iterator[Finding]:
+    """A run that ends when all else has started, since its guests' door cannot listen."""
+    guests = subject.topology.actors.guests
+    if guests is None or guests.listen == "ipc":
+        return
+    try:
+        host, port = read_tcp(guests.listen)
+        bound(host, port).close()  # as the actor of guests will
+    except InvitationError:
+        return  # another check names it
+    except OSError as error:
+        what = f"{guests.listen} cannot be listened on: {error.strerror}"
+        yield Problem(what, "$.actors.guests.listen", "name an address of this machine, and a port")
 
 
 def _reach(http: HttpConfig) -> Iterator[Finding]:
     if http.key_file and not http.free_sessions:
         what = "a key for sessions that nobody may open"
         yield Problem(what, f"{WHERE}.key_file", "remove it, or set free_sessions = true")
+    if http.advertised_host and not _is_host(http.advertised_host):
+        what = f'advertised_host "{http.advertised_host}" is no name of a machine'
+        yield Problem(what, f"{WHERE}.advertised_host", "set a name or an IP address alone")
     if http.host == "localhost":
         return
     try:
@@ -97,6 +103,17 @@ def _reach(http: HttpConfig) -> Iterator[Finding]:
         what = f"everybody who reaches {http.host} may open sessions and use the engines"
         remedy = "set free_sessions = false, or a key_file"
         yield Problem(what, f"{WHERE}.free_sessions", remedy)
+
+
+def _is_host(text: str) -> bool:
+    """Whether it may stand in the address that agents get."""
+    if re.fullmatch(r"[A-Za-z0-9_]([A-Za-z0-9._-]{0,252})", text):
+        return True
+    try:
+        ip_address(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _dropped(http: HttpConfig) -> Iterator[Finding]:

@@ -7,6 +7,7 @@ import tomllib
 from collections.abc import Iterator
 from typing import Final
 
+from milepost.actors.guests.address import InvitationError, read_tcp
 from milepost.configs.dump import dump_topology
 from milepost.configs.load import decode, load_topology
 from milepost.configs.problem import ConfigError, Problem
@@ -80,10 +81,10 @@ def guests_find_a_door(subject: Subject) -> Iterator[Finding]:
     guests = subject.topology.actors.guests
     if guests is None or guests.listen == "ipc":
         return
-    where = "$.actors.guests.listen"
-    if not re.fullmatch(r"tcp://[^:/\s]+:\d{1,5}", guests.listen):
-        what = f'listen = "{guests.listen}" is no address of a door'
-        yield Problem(what, where, 'set "ipc", or "tcp://HOST:PORT" (PORT 0 takes a free one)')
+    try:
+        read_tcp(guests.listen)
+    except InvitationError as error:
+        yield Problem(str(error), "$.actors.guests.listen", 'or "ipc"; PORT 0 takes a free one')
 
 
 def names_are_free(subject: Subject) -> Iterator[Finding]:

@@ -7,9 +7,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from milepost.actors.guests.address import InvitationError
 from milepost.actors.guests.invitation import (
     Invitation,
-    InvitationError,
     open_doorway,
     read_invitation,
 )

@@ -13,10 +13,13 @@ from milepost.configs.load import decode
 from milepost.configs.problem import Problem
 from milepost.supervisor.checks import Subject
 from milepost.supervisor.checks.http import (
+    guests_door_is_free,
     http_door_is_safe,
     http_key_is_readable,
     http_ports_are_free,
 )
+from milepost.supervisor.checks.wiring import guests_find_a_door
+from milepost.supervisor.sockets import bound
 
 
 def subject(**http: Any) -> Subject:
@@ -44,6 +47,10 @@ def places(checked: Subject) -> list[str]:
         ({"host": "gpu-7"}, [".host"]),
         ({"key_file": "k", "free_sessions": False}, [".key_file"]),
         ({"port": 65535, "replicas": 2}, [".port"]),
+        ({"advertised_host": "gpu-7.cluster"}, []),
+        ({"advertised_host": "fe80::1"}, []),
+        ({"advertised_host": "http://gpu-7"}, [".advertised_host"]),
+        ({"advertised_host": "gpu-7:8000"}, [".advertised_host"]),
         ({"dropped_fields": ["temperature", "input_ids", "tools"]},
          [".dropped_fields[1]", ".dropped_fields[2]"]),
     ],
@@ -88,3 +95,38 @@ def test_a_port_of_all_addresses_is_taken_by_one_of_either_kind() -> None:
         port = other.getsockname()[1]
         (problem,) = http_ports_are_free(subject(host="::", port=port, key_file="k"))
         assert f":::{port} cannot be listened on: Address already in use at " in str(problem)
+
+
+@pytest.mark.parametrize(
+    ("listen", "told"),
+    [
+        ("ipc", ""),
+        ("tcp://127.0.0.1:0", ""),
+        ("tcp://127.0.0.1:65536", '"tcp://127.0.0.1:65536" is no address of a door'),
+        ("tcp://::1:9000", '"tcp://::1:9000" is no address of a door'),
+        ("127.0.0.1:9000", '"127.0.0.1:9000" is no address of a door'),
+    ],
+)
+def test_the_door_of_guests_has_an_address(listen: str, told: str) -> None:
+    found = [str(each) for each in guests_find_a_door(guests(listen))]
+    assert len(found) == bool(told)
+    assert all(each.startswith(told) for each in found)
+
+
+def test_a_door_of_guests_that_cannot_listen_is_told_before_anything_starts() -> None:
+    """Its actor would die when all else has started, and take the run along."""
+    with bound("127.0.0.1") as other:
+        place = f"tcp://127.0.0.1:{other.getsockname()[1]}"
+        (problem,) = guests_door_is_free(guests(place))
+        assert f"{place} cannot be listened on: Address already in use at $." in str(problem)
+    assert list(guests_door_is_free(guests(place))) == []
+    no_name = chr(233) * 80
+    (problem,) = guests_door_is_free(guests(f"tcp://{no_name}:0"))
+    assert "cannot be listened on: no machine can have that name" in str(problem)
+    for another_check_s in ("ipc", "127.0.0.1:9000"):
+        assert list(guests_door_is_free(guests(another_check_s))) == []
+
+
+def guests(listen: str) -> Subject:
+    table = {"guests": {"listen": listen}}
+    return Subject(decode({"run": {"name": "tiny", "steps": 1}, "actors": table}), MACHINE)
