@@ -20,6 +20,7 @@ from milepost.actors.session.assembly import import_conversation
 from milepost.actors.session.families import UnknownFamily
 from milepost.actors.session.text.proof import make_renderer
 from milepost.actors.session.text.rendering import Renderer
+from milepost.actors.session.text.sources import SourceDamaged
 from milepost.actors.session.text.template import RenderFailed
 from milepost.messages.shared import Prompt
 
@@ -45,7 +46,7 @@ def too_long(options: dict[str, Any]) -> Iterator[str]:
             Path(options["folder"]), options["family"], options["template_options"]
         )
         prompts = _prompts(options["source"], options["split"], options["seed"], options["options"])
-    except (FileNotFoundError, UnknownFamily, RenderFailed, PromptError):
+    except (FileNotFoundError, UnknownFamily, RenderFailed, SourceDamaged, PromptError):
         return  # another check names it
     tokens_max, whole = options["tokens_max"], options["whole"]
     found = longer_than(tokens_max if whole else tokens_max - 1, prompts, renderer, whole=whole)

@@ -15,6 +15,7 @@ from typing import Any
 
 from milepost.actors.session.families import UnknownFamily
 from milepost.actors.session.text.proof import make_renderer, prove
+from milepost.actors.session.text.sources import SourceDamaged
 from milepost.actors.session.text.template import RenderFailed
 
 
@@ -24,12 +25,13 @@ def report(folder: Path, family: str, options: dict[str, Any]) -> dict[str, Any]
         renderer = make_renderer(folder, family, options)
         began_s = time.process_time()
         findings = list(prove(renderer))
-    except (FileNotFoundError, UnknownFamily, RenderFailed) as error:
+    except (FileNotFoundError, UnknownFamily, RenderFailed, SourceDamaged) as error:
         return {"folder": str(folder), "family": family, "error": str(error)}
     return {
         "folder": str(folder),
         "family": family,
         "family_verified": renderer.family.verified,
+        "vocabulary": renderer.tokenizer.vocabulary_size,
         "tokenizer_hash": renderer.tokenizer.content_hash,
         "template_hash": renderer.template.content_hash,
         "stop_tokens": [renderer.tokenizer.decode([t]) for t in renderer.family.stop_token_ids],

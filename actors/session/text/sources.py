@@ -20,12 +20,25 @@ BUNDLED: Final = Path(__file__).parents[1] / "families"
 """For families whose vendor publishes no template."""
 
 
+class SourceDamaged(ValueError):
+    """A file that says how the model's text is written cannot be read; says which, and why."""
+
+
 def read_config(folder: Path) -> dict[str, Any]:
-    """tokenizer_config.json as it is; empty when there is none."""
+    """tokenizer_config.json as it is; empty when there is none.
+
+    Raises:
+        SourceDamaged: it is no JSON object.
+    """
     path = folder / CONFIG_FILE
     if not path.is_file():
         return {}
-    config: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise SourceDamaged(f"{path} is not JSON: {error}") from error
+    if not isinstance(config, dict):
+        raise SourceDamaged(f"{path} holds a {type(config).__name__} and no JSON object")
     return config
 
 
@@ -35,15 +48,25 @@ def template_sources(folder: Path, bundled: str = "") -> dict[str, str]:
     Args:
         folder: of the model.
         bundled: template that comes with Milepost, used where the folder has none; or empty.
+
+    Raises:
+        SourceDamaged: a file is no text, or holds no templates where they should be.
     """
     path = folder / TEMPLATE_FILE
     if path.is_file():
-        return {"default": path.read_text(encoding="utf-8")}
+        try:
+            return {"default": path.read_text(encoding="utf-8")}
+        except UnicodeDecodeError as error:
+            raise SourceDamaged(f"{path} is no text: {error}") from error
     written = read_config(folder).get("chat_template")
     if isinstance(written, str):
         return {"default": written}
     if isinstance(written, list):
-        return {entry["name"]: entry["template"] for entry in written}
+        try:
+            return {str(entry["name"]): str(entry["template"]) for entry in written}
+        except (KeyError, TypeError) as error:
+            what = f"`chat_template` in {folder / CONFIG_FILE} is no list of named templates"
+            raise SourceDamaged(what) from error
     if bundled:
         return {"default": (BUNDLED / bundled).read_text(encoding="utf-8")}
     return {}

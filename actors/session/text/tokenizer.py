@@ -11,7 +11,7 @@ import tokenizers
 from xxhash import xxh3_128_hexdigest
 
 from milepost.actors.session.text.pieces import pieces_of
-from milepost.actors.session.text.sources import read_config
+from milepost.actors.session.text.sources import SourceDamaged, read_config
 from milepost.actors.session.text.words import cutter, words_of
 
 if TYPE_CHECKING:
@@ -137,6 +137,7 @@ def load_tokenizer(folder: Path) -> Tokenizer:
 
     Raises:
         FileNotFoundError: the folder has no tokenizer.json.
+        SourceDamaged: one of the two cannot be read.
     """
     path = folder / TOKENIZER_FILE
     if not path.is_file():
@@ -144,8 +145,12 @@ def load_tokenizer(folder: Path) -> Tokenizer:
             f"no {TOKENIZER_FILE} in {folder}: export the tokenizer in the fast format first"
         )
     content = path.read_bytes()
+    try:
+        read = tokenizers.Tokenizer.from_buffer(content)
+    except ValueError as error:
+        raise SourceDamaged(f"{path} is no tokenizer: {error}") from error
     return Tokenizer(
-        tokenizers.Tokenizer.from_buffer(content),
+        read,
         content_hash=xxh3_128_hexdigest(content),
         named_tokens=_named_tokens(read_config(folder)),
     )
