@@ -7,6 +7,7 @@ or breaks, the lines written before are whole.
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import os
 import sys
@@ -21,6 +22,7 @@ import msgspec
 from msgspec import Struct
 
 from milepost.actors.lifeline import tie_to_parent
+from milepost.configs.read import home_of
 from milepost.configs.suggest import did_you_mean
 from milepost.messages.shared import Prompt
 
@@ -41,9 +43,10 @@ class Target(Struct, frozen=True):
         "device",
         "template",
         "lengths",
+        "checkpoint",
     ]
     path: str
-    """`module:name`, a device, or a model's folder."""
+    """`module:name`, a device, or the folder of a model or a checkpoint."""
     where: str
     options: dict[str, Any] = {}
 
@@ -53,6 +56,8 @@ class Fault(Struct, frozen=True):
 
     what: str
     remedy: str = ""
+    where: str = ""
+    """Not empty: there, and not where the target stands."""
 
 
 class Probe(Struct, frozen=True):
@@ -87,14 +92,8 @@ def main() -> None:
 
 def look_at(target: Target) -> Iterator[Fault]:
     """Everything that is wrong with one target."""
-    if target.kind == "device":
-        yield from _device(target.path)
-        return
-    if target.kind == "template":
-        yield from _template(target)
-        return
-    if target.kind == "lengths":
-        yield from _lengths(target)
+    if look := WITHOUT_CODE.get(target.kind):
+        yield from look(target)
         return
     try:
         found = resolve(target.path)
@@ -167,7 +166,27 @@ def _agent(target: Target, found: Any) -> Iterator[Fault]:
         yield Fault(f"`{target.path}.run` is not async", "write `async def run(self, episode)`")
     elif problem := _does_not_take(run, ("self", "episode")):
         yield Fault(f"`{target.path}.run` {problem}", "write `async def run(self, episode)`")
-    yield from _options(target, found, "$.actors.agent.options")
+    if refused := list(_options(target, found, "$.actors.agent.options")):
+        yield from refused
+    else:
+        yield from _made(target)
+
+
+def _made(target: Target) -> Iterator[Fault]:
+    """Make the agent as its actor will: on an event loop, and without starting it."""
+    actor: Any = import_module("milepost.actors.agent.run")
+
+    async def make() -> None:
+        actor.make_agent(target.path, target.options["options"], target.options["data_options"])
+
+    try:
+        asyncio.run(make())
+    except actor.AgentError as error:
+        yield Fault(str(error), "make $.actors.agent.options what its __init__ takes")
+    except Exception as error:  # noqa: BLE001 - user code may raise anything; it is the answer
+        what = f"making `{target.path}` raised {type(error).__name__}: {error}"
+        remedy = f"see {_place(error)}; what may fail for a while belongs into `start`"
+        yield Fault(what, remedy)
 
 
 def _evaluation(target: Target, found: Any) -> Iterator[Fault]:
@@ -186,7 +205,7 @@ def _evaluation(target: Target, found: Any) -> Iterator[Fault]:
 
 def _options(target: Target, found: Callable[..., Any], where: str) -> Iterator[Fault]:
     try:
-        inspect.signature(found).bind(**target.options)
+        inspect.signature(found).bind(**target.options["options"])
     except TypeError as error:
         remedy = f"make {where} the keyword arguments of its __init__"
         yield Fault(f"`{target.path}` does not take its options: {error}", remedy)
@@ -245,7 +264,8 @@ def _filter(target: Target, function: Callable[..., Any]) -> Iterator[Fault]:
         yield Fault(what, "return the reason to drop the group, or an empty string to keep it")
 
 
-def _device(device: str) -> Iterator[Fault]:
+def _device(target: Target) -> Iterator[Fault]:
+    device = target.path
     cuda = import_module("torch").cuda
     count = cuda.device_count() if cuda.is_available() else 0
     index = int(device.partition(":")[2] or 0)
@@ -255,11 +275,18 @@ def _device(device: str) -> Iterator[Fault]:
 
 def _template(target: Target) -> Iterator[Fault]:
     report: Any = import_module("milepost.actors.session.text.report").report
-    folder, family = Path(target.path).expanduser(), target.options["family"]
+    folder, family = Path(home_of(target.path)), target.options["family"]
     found = report(folder, family, target.options["options"])
-    for what in [found["error"]] if "error" in found else found["faults"][:1]:
-        remedy = f"see `milepost check-template --tokenizer {folder} --family {family}`"
+    remedy = f"see `milepost check-template --tokenizer {folder} --family {family}`"
+    if "error" in found:
+        yield Fault(f"no session of family {family} can be made: {found['error']}", remedy)
+        return
+    for what in found["faults"][:1]:
         yield Fault(f"family {family} does not fit the chat template: {what}", remedy)
+    known, rows = found["vocabulary"], target.options["vocabulary"]
+    if rows and known > rows:
+        what = f"the tokenizer has {known} tokens, and the model rows for {rows} (vocab_size)"
+        yield Fault(what, "give the tokenizer that the model was made with", "$.model.path")
 
 
 def _lengths(target: Target) -> Iterator[Fault]:
@@ -274,5 +301,35 @@ def _lengths(target: Target) -> Iterator[Fault]:
         yield Fault(what, "shorten or drop them, or raise the limit")
 
 
+def _checkpoint(target: Target) -> Iterator[Fault]:
+    faults_of: Any = import_module("milepost.actors.trainer.fsdp.checkpoint").checkpoint_faults
+    folder, options = Path(target.path), target.options
+    try:
+        found = list(faults_of(folder, Path(options["model"])))
+    except Exception as error:  # noqa: BLE001 - torch and transformers read what anybody wrote
+        what = f"comparing {folder} with the model raised {type(error).__name__}: {error}"
+        yield Fault(what, f"see {_place(error)}")
+        return
+    for what, is_damage in found:
+        if is_damage:
+            yield Fault(f"the newest checkpoint is damaged: {what}", options["earlier"])
+        else:
+            remedy = f"the run to resume started from {options['started_from']}: set that again"
+            yield Fault(
+                f"{folder} is no checkpoint of this model: it {what}", remedy, "$.model.path"
+            )
+
+
+WITHOUT_CODE: Final[dict[str, Callable[[Target], Iterator[Fault]]]] = {
+    "device": _device,
+    "template": _template,
+    "lengths": _lengths,
+    "checkpoint": _checkpoint,
+}
+"""Kinds of target that are not named by an import path."""
+
+
 if __name__ == "__main__":
     main()
+    # Threads that the user's code left behind must not hold up the end.
+    os._exit(0)

@@ -20,6 +20,7 @@ ALLOWED: Final[dict[tuple[str, str], str]] = {
     ("broad_excepts", "supervisor/run.py"): "top of the supervisor: the run is told why",
     ("broad_excepts", "supervisor/shell.py"): "as above; and a display never ends a run",
     ("pickling", "actors/engine/sglang/payload.py"): "the server's own form, written, never read",
+    ("pickling", "actors/trainer/fsdp/stored.py"): "the error alone, of what torch itself reads",
     ("sleeping_tests", "tests/proc/system/agents.py"): "an environment that takes its time",
     ("sleeping_tests", "tests/proc/trivial.py"): "a process that hangs is what its tests need",
 }

@@ -22,7 +22,8 @@ class Stage(IntEnum):
     FILES = 2
     """What it names on this machine's disk, and what this machine has."""
     CODE = 3
-    """The user's own code, in a process of its own."""
+    """What others wrote and we do not load here, in a process of its own: the user's code, and
+    checkpoints of torch."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,11 +13,11 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Final
 
 import msgspec
 
+from milepost.actors.engine.settings import SettingsDamaged, read_settings, size_of
 from milepost.configs.actors import SessionConfig
 from milepost.configs.problem import Problem
 from milepost.configs.run import ModelConfig
@@ -34,16 +34,22 @@ from milepost.supervisor.probe import Fault, Probe, Target
 
 LENGTHS_S: Final = 300.0
 """To read the longest file of prompts; rendering them has its own, shorter limit."""
+LENGTHS: Final = "the limit of this check"
+HELLO: Final = "system.timeouts.hello_s"
+READY: Final = "system.timeouts.ready_s"
 
 
 def user_code_loads(subject: Subject) -> Iterator[Finding]:
-    """An agent, reward or filter that fails when it is imported, after all else has started."""
+    """An agent that cannot be made, a reward that is not to be found, when all else has started."""
     targets = targets_of(subject.topology)
     if not targets:
         return
-    deadline_s = subject.topology.system.timeouts.hello_s
-    for target, fault in probe(targets, deadline_s):
-        yield Problem(fault.what, target.where, fault.remedy)
+    timeouts = subject.topology.system.timeouts
+    # An agent is made as well, which may take what an actor may take to become ready.
+    agents = tuple(target for target in targets if target.kind == "agent")
+    yield from problems(agents, timeouts.ready_s, READY)
+    rest = tuple(target for target in targets if target.kind != "agent")
+    yield from problems(rest, timeouts.hello_s)
 
 
 def prompts_have_room(subject: Subject) -> Iterator[Finding]:
@@ -51,9 +57,15 @@ def prompts_have_room(subject: Subject) -> Iterator[Finding]:
     model, session = subject.topology.model, subject.topology.actors.session
     if model is None or session is None or not _has_template(model):
         return
-    targets = tuple(_lengths(subject.topology, model, session))
-    for target, fault in probe(targets, LENGTHS_S):
-        yield Problem(fault.what, target.where, fault.remedy)
+    yield from problems(tuple(_lengths(subject.topology, model, session)), LENGTHS_S, LENGTHS)
+
+
+def problems(
+    targets: tuple[Target, ...], deadline_s: float, limit: str = HELLO
+) -> Iterator[Problem]:
+    """What `probe` finds, and where."""
+    for target, fault in probe(targets, deadline_s, limit):
+        yield Problem(fault.what, fault.where or target.where, fault.remedy)
 
 
 def targets_of(topology: Topology) -> tuple[Target, ...]:
@@ -62,7 +74,8 @@ def targets_of(topology: Topology) -> tuple[Target, ...]:
     actors, data, model = topology.actors, topology.data, topology.model
     if actors.agent is not None:
         agent = actors.agent
-        found.append(Target("agent", agent.agent, "$.actors.agent.agent", agent.options))
+        made = {"options": agent.options, "data_options": data.options if data is not None else {}}
+        found.append(Target("agent", agent.agent, "$.actors.agent.agent", made))
     if data is not None:
         seed = {"seed": topology.run.seed, "options": data.options}
         if not is_prompt_file(data.prompts):
@@ -81,7 +94,11 @@ def targets_of(topology: Topology) -> tuple[Target, ...]:
     if actors.session is not None:
         found += _session_targets(actors.session)
     if model is not None and actors.session is not None and _has_template(model):
-        options = {"family": model.family, "options": actors.session.template_options}
+        options = {
+            "family": model.family,
+            "options": actors.session.template_options,
+            "vocabulary": _vocabulary(model),
+        }
         found.append(Target("template", model.path, "$.model.family", options))
     if actors.buffer is not None:
         found += [
@@ -92,8 +109,8 @@ def targets_of(topology: Topology) -> tuple[Target, ...]:
     for name, custom in topology.custom.items():
         found.append(Target("core", custom.core, f"$.custom.{name}.core"))
     if actors.evaluator is not None and actors.evaluator.external:
-        path, options = actors.evaluator.external, actors.evaluator.external_options
-        found.append(Target("evaluation", path, "$.actors.evaluator.external", options))
+        path, made = actors.evaluator.external, {"options": actors.evaluator.external_options}
+        found.append(Target("evaluation", path, "$.actors.evaluator.external", made))
     for table, config in (
         ("engine", actors.engine),
         ("evaluation_engine", actors.evaluation_engine),
@@ -116,7 +133,7 @@ def _lengths(topology: Topology, model: ModelConfig, session: SessionConfig) -> 
     options = {
         "seed": topology.run.seed,
         "options": data.options,
-        "folder": str(Path(model.path).expanduser()),
+        "folder": str(model.folder),
         "family": model.family,
         "template_options": session.template_options,
         "tokens_max": tokens_max,
@@ -134,8 +151,16 @@ def _lengths(topology: Topology, model: ModelConfig, session: SessionConfig) -> 
 
 def _has_template(model: ModelConfig) -> bool:
     """A model that a recipe makes is proven when the session actor starts."""
-    folder = Path(model.path).expanduser()
+    folder = model.folder
     return bool(model.path) and (folder / "tokenizer.json").is_file()
+
+
+def _vocabulary(model: ModelConfig) -> int:
+    """Rows of the embedding; 0 where another check says what is wrong with them."""
+    try:
+        return size_of(read_settings(model.folder), "vocab_size")
+    except (OSError, SettingsDamaged):
+        return 0
 
 
 def _session_targets(session: SessionConfig) -> Iterator[Target]:
@@ -148,15 +173,22 @@ def _session_targets(session: SessionConfig) -> Iterator[Target]:
         yield Target("leaves", tree.leaf_post_processor, f"{where}.tree.leaf_post_processor")
 
 
-def probe(targets: tuple[Target, ...], deadline_s: float) -> Iterator[tuple[Target, Fault]]:
+def probe(
+    targets: tuple[Target, ...], deadline_s: float, limit: str = HELLO
+) -> Iterator[tuple[Target, Fault]]:
     """What is wrong with each target, found in a child process.
 
     When the child dies or hangs, the rest is loaded in another one, so that one bad agent hides
     no other problem.
+
+    Args:
+        targets: what to load, in this order.
+        deadline_s: for the whole of them, in one child.
+        limit: what it is called.
     """
     rest = targets
     while rest:
-        probes, end = _run_child(rest, deadline_s)
+        probes, end = _run_child(rest, deadline_s, limit)
         for target, result in zip(rest, probes, strict=False):
             for fault in result.faults:
                 yield target, fault
@@ -164,11 +196,15 @@ def probe(targets: tuple[Target, ...], deadline_s: float) -> Iterator[tuple[Targ
         if done < len(rest):
             target = rest[done]
             remedy = "do nothing at import that ends, blocks or replaces the process"
+            if target.kind == "agent":
+                remedy += ", nor in __init__: what takes its time belongs into `start`"
             yield target, Fault(f"loading `{target.path}` {end}", remedy)
         rest = rest[done + 1 :]
 
 
-def _run_child(targets: tuple[Target, ...], deadline_s: float) -> tuple[list[Probe], str]:
+def _run_child(
+    targets: tuple[Target, ...], deadline_s: float, limit: str
+) -> tuple[list[Probe], str]:
     """Results of the targets that the child got done with, and how it ended.
 
     Everything goes through files: a pipe would stay open as long as anything that the user's code
@@ -194,7 +230,7 @@ def _run_child(targets: tuple[Target, ...], deadline_s: float) -> tuple[list[Pro
             errors.seek(0)
             end = _how_it_ended(code, errors.read())
         except subprocess.TimeoutExpired:
-            end = f"took longer than system.timeouts.hello_s = {deadline_s:g}"
+            end = f"took longer than {limit} = {deadline_s:g}"
         finally:
             _kill_group(process)
         answers.seek(0)

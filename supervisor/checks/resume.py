@@ -10,6 +10,7 @@ import msgspec
 
 from milepost.configs.load import load_topology
 from milepost.configs.problem import ConfigError, Problem
+from milepost.configs.resolved import read_resolved
 from milepost.configs.topology import Topology
 from milepost.supervisor.checkpoints import (
     META,
@@ -18,8 +19,10 @@ from milepost.supervisor.checkpoints import (
     whole_checkpoints,
 )
 from milepost.supervisor.checks.check import Finding, Note, Subject
+from milepost.supervisor.checks.code import READY, problems
 from milepost.supervisor.cleanup.unfinished import SUMMARY
 from milepost.supervisor.outcome import RunStatus
+from milepost.supervisor.probe import Target
 
 UNCHANGEABLE: Final = (
     ("run", "seed"),
@@ -96,10 +99,7 @@ def _something_to_do(
         what = "no whole checkpoint yet, so the run begins again with its first step"
         yield Note(what, str(folder / "checkpoints"))
     elif problem := _damage(checkpoint_folder(folder, step) / META):
-        earlier = whole_checkpoints(folder)[:-1]
-        place = f"step {earlier[-1]}" if earlier else "its beginning"
-        remedy = f"remove its folder: the run then goes on from {place}"
-        yield Problem(problem, str(checkpoint_folder(folder, step)), remedy)
+        yield Problem(problem, str(checkpoint_folder(folder, step)), _without_newest(folder))
     elif step > steps:
         what = f"steps = {steps}, but the run to resume has a checkpoint of step {step}"
         yield Problem(what, "$.run.steps", f"set more than {step} to train on")
@@ -109,6 +109,35 @@ def _something_to_do(
     elif step == steps:
         what = f"the run is complete: steps = {steps}, all of them are trained, and nothing is open"
         yield Problem(what, "$.run.steps", f"set more than {step} to train on")
+
+
+def checkpoint_fits(subject: Subject) -> Iterator[Finding]:
+    """A trainer that refuses to go on when all else has started, for a file that is missing.
+
+    Torch alone can read what a checkpoint holds, so a child process does.
+    """
+    folder, model = subject.run_folder, subject.topology.model
+    if not subject.resuming or folder is None or subject.topology.actors.trainer is None:
+        return
+    step = last_checkpoint(folder)
+    if step is None or model is None or not model.path:
+        return  # nothing to go on from, or a model that is still to be made
+    before = read_resolved(folder / "topology.toml").model
+    newest = checkpoint_folder(folder, step)
+    options = {
+        "model": str(model.folder),
+        "earlier": _without_newest(folder),
+        "started_from": f'"{before.path}"' if before is not None else "none",
+    }
+    target = Target("checkpoint", str(newest), str(newest), options)
+    yield from problems((target,), subject.topology.system.timeouts.ready_s, READY)
+
+
+def _without_newest(folder: Path) -> str:
+    """What to do about a newest checkpoint that is damaged."""
+    earlier = whole_checkpoints(folder)[:-1]
+    place = f"step {earlier[-1]}" if earlier else "its beginning"
+    return f"remove its folder: the run then goes on from {place}"
 
 
 def _still_open(summary: _Summary | None, topology: Topology) -> str:

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -58,6 +59,25 @@ MODULES = {
     "async def slow_reward(given):\n    return 1.0\n"
     "def pair(prompt, reply):\n    return 1.0\n"
     "def same(stored, replayed):\n    return stored == replayed\n",
+    "makers": "import asyncio, os, threading\n"
+    "from milepost.actors.agent import Agent\n"
+    "class Base(Agent):\n"
+    "    async def run(self, episode):\n        pass\n"
+    "class Opens(Base):\n"
+    "    def __init__(self, path):\n        self.file = open(path)\n"
+    "class Refuses(Base):\n"
+    "    def __init__(self, level):\n        raise TypeError(f'no level {level}')\n"
+    "class Leaves(Base):\n"
+    "    def __init__(self):\n        os._exit(7)\n"
+    "class Hangs(Base):\n"
+    "    def __init__(self):\n        threading.Event().wait()\n"
+    "class Loops(Base):\n"
+    "    def __init__(self):\n        self.loop = asyncio.get_running_loop()\n"
+    "class Threads(Base):\n"
+    "    def __init__(self):\n"
+    "        threading.Thread(target=threading.Event().wait).start()\n"
+    "class Starts(Base):\n"
+    "    async def start(self):\n        raise OSError('nobody is there yet')\n",
     "starts": "import pathlib, subprocess, sys\n"
     "child = subprocess.Popen([sys.executable, '-c', 'import signal; signal.pause()'])\n"
     "pathlib.Path(__file__).with_name('pid').write_text(str(child.pid))\n"
@@ -137,8 +157,9 @@ def test_the_line_that_is_wrong_is_told_and_not_one_of_the_interpreter_s(modules
     assert remedies == [f"see {modules}/user_{name}.py:{line}" for name, line in expected]
 
 
-def agent(name: str, **options: object) -> Target:
-    return Target("agent", f"user_agents:{name}", "$.a", options)
+def agent(name: str, module: str = "agents", **options: object) -> Target:
+    made = {"options": options, "data_options": {"split": 1}}
+    return Target("agent", f"user_{module}:{name}", "$.a", made)
 
 
 def test_an_agent_derives_from_the_base_and_has_one_async_method() -> None:
@@ -175,6 +196,41 @@ def test_an_agent_derives_from_the_base_and_has_one_async_method() -> None:
             "`user_agents:pair` does not take (given): missing a required argument: 'reply'",
         ),
     ]
+
+
+def test_an_agent_that_cannot_be_made_is_told_by_its_exception(modules: Path) -> None:
+    """A file that is not there, an option it does not like: its actor would die of it, later."""
+    found = list(
+        probe(
+            (
+                agent("Opens", "makers", path="no/such/file"),
+                agent("Opens", "makers", path=os.devnull),
+                agent("Refuses", "makers", level=3),
+                agent("Loops", "makers"),
+                agent("Starts", "makers"),
+            ),
+            30.0,
+        )
+    )
+    raised = "FileNotFoundError: [Errno 2] No such file or directory: 'no/such/file'"
+    assert [fault.what for _, fault in found] == [
+        f"making `user_makers:Opens` raised {raised}",
+        "agent 'user_makers:Refuses' refuses its options {'level': 3}: no level 3",
+    ]
+    remedies = [fault.remedy for _, fault in found]
+    line = f"{modules}/user_makers.py:8"
+    assert remedies[0] == f"see {line}; what may fail for a while belongs into `start`"
+
+
+def test_an_agent_whose_making_ends_or_blocks_the_process_is_named() -> None:
+    """And one that leaves a thread behind holds nobody up."""
+    ends = (agent("Leaves", "makers"), agent("Threads", "makers"), agent("Good"))
+    assert faults(*ends) == [
+        ("user_makers:Leaves", "loading `user_makers:Leaves` ended the process with exit code 7")
+    ]
+    ((_, fault),) = probe((agent("Hangs", "makers"),), 3.0, "system.timeouts.ready_s")
+    assert fault.what == "loading `user_makers:Hangs` took longer than system.timeouts.ready_s = 3"
+    assert fault.remedy.endswith("nor in __init__: what takes its time belongs into `start`")
 
 
 def test_code_that_ends_its_process_is_named_and_hides_nothing_else() -> None:
@@ -267,3 +323,23 @@ def test_a_prompt_that_leaves_no_room_is_named_with_its_line(modules: Path) -> N
     [(_, fault)] = probe((Target("lengths", "user_late:prompts", "$.p", late),), 30.0)
     assert fault.what == "reading the prompts raised KeyError: 'the second one'"
     assert fault.remedy == f"see {modules}/user_late.py:4", "it is not the import that failed"
+
+
+def test_a_tokenizer_that_does_not_fit_its_model_is_told(modules: Path) -> None:
+    """An id without a row ends an engine, in the first episode whose text has such a token."""
+    tokenizer = train_tokenizer(["one two three"], ("kai",), size=267)
+    write_tokenizer(modules, tokenizer, context_tokens_max=1024)
+    options: dict[str, Any] = {"family": "qwen3", "options": {}, "vocabulary": 267}
+
+    def found(**changes: object) -> list[tuple[str, str]]:
+        target = Target("template", str(modules), "$.model.family", options | changes)
+        return [(fault.what, fault.where) for _, fault in probe((target,), 30.0)]
+
+    assert found() == []
+    told = "the tokenizer has 267 tokens, and the model rows for 266 (vocab_size)"
+    assert found(vocabulary=266) == [(told, "$.model.path")]
+    path = modules / "tokenizer.json"
+    path.write_text("{}", encoding="utf-8")
+    ((what, where),) = found()
+    assert what.startswith(f"no session of family qwen3 can be made: {path} is no tokenizer: ")
+    assert where == "", "where the target stands"

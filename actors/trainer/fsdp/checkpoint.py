@@ -13,7 +13,7 @@ import os
 import re
 import shutil
 from base64 import b64decode, b64encode
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -23,19 +23,17 @@ from msgspec import Struct
 from torch import Tensor
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
-from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 
 from milepost.actors.trainer.fsdp.learner import Learner
+from milepost.actors.trainer.fsdp.model import parameter_shapes
+from milepost.actors.trainer.fsdp.optimizer import MOMENTS
+from milepost.actors.trainer.fsdp.stored import PARAMETER, CheckpointDamaged, Stored
 
 META: Final = "meta.json"
 HUGGING_FACE: Final = "hf"
 FORMAT: Final = 1
-
-
-class CheckpointDamaged(RuntimeError):
-    """The checkpoint is not what this model and optimizer need, to the last tensor."""
 
 
 class CheckpointFailed(RuntimeError):
@@ -129,22 +127,16 @@ def load_checkpoint(folder: Path, learner: Learner) -> CheckpointMeta:
     """Fill `learner` from a checkpoint, whatever number of ranks wrote it. Collective.
 
     Raises:
-        CheckpointDamaged: no meta.json, another format, or tensors that are missing, left over or
-            of another shape.
+        CheckpointDamaged: no meta.json or metadata, another format, or tensors that are missing,
+            left over or of another shape.
     """
     meta = read_meta(folder)
     state = learner_state(learner)
-    reader = FileSystemReader(folder)
-    stored = reader.read_metadata().state_dict_metadata
-    if stored.keys() != state.keys():
-        missing, left = sorted(state.keys() - stored.keys()), sorted(stored.keys() - state.keys())
-        raise CheckpointDamaged(f"{folder} lacks {missing[:5]} and has {left[:5]} left over")
-    for name, tensor in state.items():
-        found = stored[name]
-        if not isinstance(found, TensorStorageMetadata) or found.size != tensor.shape:
-            raise CheckpointDamaged(f"{folder} holds {name} as {found}, not {tuple(tensor.shape)}")
+    shapes = {name: tuple(tensor.shape) for name, tensor in state.items()}
+    if misfits := Stored.of(folder).misfits(shapes):
+        raise CheckpointDamaged(f"{folder} {misfits}")
     try:
-        load(state, storage_reader=reader)
+        load(state, storage_reader=FileSystemReader(folder))
     except CheckpointException as error:
         raise CheckpointDamaged(f"{folder} cannot be read: {_causes(error)}") from error
     learner.optimizer.step_count = meta.optimizer_step
@@ -158,12 +150,15 @@ def read_meta(folder: Path) -> CheckpointMeta:
     """`meta.json` of a checkpoint.
 
     Raises:
-        CheckpointDamaged: it is not there, or of another format.
+        CheckpointDamaged: it is not there, cannot be read, or is of another format.
     """
     path = folder / META
     if not path.is_file():
         raise CheckpointDamaged(f"no {META} in {folder}: it is no complete checkpoint")
-    meta = msgspec.json.decode(path.read_bytes(), type=CheckpointMeta)
+    try:
+        meta = msgspec.json.decode(path.read_bytes(), type=CheckpointMeta)
+    except (OSError, msgspec.MsgspecError) as error:
+        raise CheckpointDamaged(f"{path} cannot be read: {error}") from error
     if meta.format != FORMAT:
         raise CheckpointDamaged(f"{path} has format {meta.format}, this trainer reads {FORMAT}")
     return meta
@@ -172,8 +167,39 @@ def read_meta(folder: Path) -> CheckpointMeta:
 def learner_state(learner: Learner) -> dict[str, Tensor]:
     """The tensors of a checkpoint: parameters, and moments of the optimizer. Not copies."""
     parameters = learner.policy.parameters()
-    state = {f"model/{name}": parameter.detach() for name, parameter in parameters.items()}
+    state = {f"{PARAMETER}{name}": parameter.detach() for name, parameter in parameters.items()}
     return state | learner.optimizer.state()
+
+
+def state_shapes(parameters: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
+    """Names and shapes of `learner_state`, for a policy with these parameters."""
+    parts = (PARAMETER, *(f"{moment}/" for moment in MOMENTS))
+    return {f"{part}{name}": shape for part in parts for name, shape in parameters.items()}
+
+
+def checkpoint_faults(folder: Path, source: Path) -> Iterator[tuple[str, bool]]:
+    """Why a run cannot go on from a checkpoint, told before it is begun.
+
+    Args:
+        folder: the checkpoint.
+        source: the starting checkpoint of the run, which says what its model is.
+
+    Yields:
+        What is wrong in words, and whether the checkpoint is damaged; else it is another model's.
+
+    Raises:
+        ModelRefused, SettingsDamaged: the starting checkpoint cannot be trained.
+    """
+    try:
+        read_meta(folder)
+        stored = Stored.of(folder)
+    except CheckpointDamaged as error:
+        yield str(error), True
+        return
+    for what in stored.damage(folder):
+        yield what, True
+    if misfits := stored.misfits(state_shapes(parameter_shapes(source))):
+        yield misfits, False
 
 
 def _replace(final: Path, partial: Path) -> None:

@@ -74,7 +74,7 @@ def test_prompts_that_nobody_is_asked_need_no_room(
     (tmp_path / "tokenizer.json").write_text("{}", encoding="utf-8")
     looked: list[str] = []
 
-    def probe(targets: tuple[Target, ...], deadline_s: float) -> list[Any]:
+    def probe(targets: tuple[Target, ...], deadline_s: float, _limit: str) -> list[Any]:
         assert deadline_s > 0
         looked.extend(each.where for each in targets)
         return []

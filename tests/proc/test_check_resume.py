@@ -1,0 +1,93 @@
+"""A checkpoint that no trainer could go on from is refused before anything starts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import torch
+from torch.distributed.checkpoint.filesystem import FileSystemWriter
+from torch.distributed.checkpoint.state_dict_saver import save
+from unit.trainer.kit import write_model
+
+from milepost.actors.trainer.fsdp.checkpoint import CheckpointMeta, state_shapes
+from milepost.actors.trainer.fsdp.model import parameter_shapes
+from milepost.configs.dump import dump_topology
+from milepost.configs.load import decode
+from milepost.configs.problem import Problem
+from milepost.supervisor.checkpoints import META, checkpoint_folder
+from milepost.supervisor.checks import CHECKS, Machine, Stage, Subject
+from milepost.supervisor.checks.resume import checkpoint_fits
+
+pytestmark = [
+    pytest.mark.timeout(120),
+    pytest.mark.filterwarnings("ignore:torch.distributed is disabled"),  # one rank needs none
+]
+
+STEPS = (2, 4)
+
+
+@pytest.fixture
+def resumed(tmp_path: Path) -> Subject:
+    """A run with two checkpoints, about to go on."""
+    model, run = write_model(tmp_path / "model"), tmp_path / "run"
+    document: dict[str, Any] = {
+        "run": {"name": "tiny", "steps": 10},
+        "model": {"path": str(model)},
+        "data": {"prompts": "task:prompts"},
+        "actors": {"trainer": {"lr": 1e-3}},
+    }
+    topology = decode(document)
+    run.mkdir()
+    (run / "topology.toml").write_text(dump_topology(topology), encoding="utf-8")
+    shapes = state_shapes(parameter_shapes(model))
+    state = {name: torch.zeros(shape) for name, shape in shapes.items()}
+    for step in STEPS:
+        folder = checkpoint_folder(run, step)
+        save(state, storage_writer=FileSystemWriter(folder), no_dist=True)
+        facts: dict[str, Any] = {"step": step, "optimizer_step": step, "lr": 1e-3, "world_size": 1}
+        meta = CheckpointMeta(**facts, trained_group_ids=(), rng_states=("",))
+        (folder / META).write_bytes(msgspec.json.encode(meta))
+    return Subject(topology, Machine.look(run), run, resuming=True)
+
+
+def problems(subject: Subject) -> list[Problem]:
+    return [each for each in checkpoint_fits(subject) if isinstance(each, Problem)]
+
+
+def test_what_is_missing_of_the_newest_checkpoint_is_named_with_the_way_out(
+    resumed: Subject,
+) -> None:
+    """The supervisor does not load torch for it: a child process does."""
+    assert resumed.run_folder is not None
+    assert any(check.find is checkpoint_fits and check.stage is Stage.CODE for check in CHECKS)
+    assert problems(resumed) == []
+    newest = checkpoint_folder(resumed.run_folder, STEPS[-1])
+    (shard,) = newest.glob("*.distcp")
+    shard.unlink()
+    (problem,) = problems(resumed)
+    assert problem.what == f"the newest checkpoint is damaged: {shard.name} is missing"
+    assert problem.where == str(newest)
+    assert problem.remedy == "remove its folder: the run then goes on from step 2"
+    assert problems(replace(resumed, resuming=False)) == [], "a new run is not asked about it"
+
+
+def test_a_checkpoint_of_another_model_is_told_at_the_path_that_names_it(
+    resumed: Subject, tmp_path: Path
+) -> None:
+    """A path that was set to another model, and a run that would go on with half of each."""
+    other = write_model(tmp_path / "other", num_hidden_layers=3)
+    model = resumed.topology.model
+    assert model is not None
+    table = msgspec.structs.replace(model, path=str(other))
+    topology = msgspec.structs.replace(resumed.topology, model=table)
+    (problem,) = problems(replace(resumed, topology=topology))
+    assert "/step_000004 is no checkpoint of this model: it lacks model/lm." in problem.what
+    assert problem.where == "$.model.path"
+    assert problem.remedy == f'the run to resume started from "{model.path}": set that again'
+    (other / "config.json").write_text("{}", encoding="utf-8")
+    (problem,) = problems(replace(resumed, topology=topology))
+    assert "raised ModelRefused: " in problem.what
