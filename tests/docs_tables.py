@@ -27,7 +27,7 @@ DOCS: Final = Path(__file__).parent.parent / "docs"
 STAGES: Final = {
     Stage.READING: "the topology alone",
     Stage.FILES: "files and this machine",
-    Stage.CODE: "your code, in a child process",
+    Stage.CODE: "in a child process",
 }
 
 

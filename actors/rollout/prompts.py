@@ -31,6 +31,7 @@ PROMPTS_MAX: Final = 10_000_000
 SLICE: Final = re.compile(r"^(?P<path>.+)@\[(?P<start>-?\d*):(?P<stop>-?\d*)\]$")
 ROLES: Final = ("system", "developer", "user", "assistant", "tool")
 FIELDS: Final = ("role", "content", "name", "reasoning_content", "tool_calls", "tool_call_id")
+TEXTS: Final = ("name", "reasoning_content", "tool_call_id")
 
 
 class PromptError(ValueError):
@@ -131,6 +132,8 @@ def _parse_lines(path: Path, lines: Iterable[bytes]) -> Iterator[Prompt]:
             parsed = decoder.decode(line)
         except msgspec.DecodeError as error:
             raise PromptError(f"{path}, line {number}: {error}") from error
+        except RecursionError as error:
+            raise PromptError(f"{path}, line {number}: nested too deep to be read") from error
         if problem := _problem_with(parsed.messages, parsed.tools):
             raise PromptError(f"{path}, line {number}: {problem}")
         yield Prompt(
@@ -150,12 +153,14 @@ def _problem_with(messages: list[ChatMessage], tools: list[dict[str, Any]]) -> s
         if role not in ROLES:
             known = ", ".join(ROLES)
             return f"unknown role {role!r} at $.messages[{index}], known are {known}"
-        if "content" not in message and "tool_calls" not in message:
+        if not (message.get("tool_calls") or message.get("content") is not None):
             return f"neither `content` nor `tool_calls` at $.messages[{index}]"
         for name in message:
             if name not in FIELDS:
                 known = did_you_mean(name, FIELDS) or f"known are {', '.join(FIELDS)}"
                 return f"unknown field `{name}` at $.messages[{index}], {known}"
+            if name in TEXTS and not isinstance(message[name], str | None):
+                return f"`{name}` is {message[name]!r} at $.messages[{index}], not a text"
     try:
         check_messages(messages)
         check_tools(tools)

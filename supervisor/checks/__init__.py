@@ -19,11 +19,11 @@ from milepost.supervisor.checks.evaluation import (
 from milepost.supervisor.checks.exporter import exporter_can_start, metrics_are_private
 from milepost.supervisor.checks.files import (
     archive_has_room,
-    checkpoint_is_complete,
     held_out_is_apart,
     prompts_are_readable,
 )
 from milepost.supervisor.checks.http import (
+    guests_door_is_free,
     http_door_is_safe,
     http_key_is_readable,
     http_ports_are_free,
@@ -51,8 +51,9 @@ from milepost.supervisor.checks.machine import (
     versions_are_tested,
 )
 from milepost.supervisor.checks.mailboxes import host_is_ours, place_exists, tcp_is_private
+from milepost.supervisor.checks.model import checkpoint_is_complete, tensors_fit
 from milepost.supervisor.checks.parts import parts_are_known
-from milepost.supervisor.checks.resume import resume_goes_on
+from milepost.supervisor.checks.resume import checkpoint_fits, resume_goes_on
 from milepost.supervisor.checks.routes import model_has_routes, routes_find_their_way
 from milepost.supervisor.checks.transports import checksum_is_installed, transport_fits
 from milepost.supervisor.checks.wiring import (
@@ -117,9 +118,11 @@ CHECKS: Final = (
     Check("the run folder is new, or this is a resume", FILES, folder_is_ready),
     Check("a resumed run goes on as the run that it was", FILES, resume_goes_on),
     Check("the starting checkpoint is complete and of a known kind", FILES, checkpoint_is_complete),
+    Check("its tensors are those that its config.json describes", FILES, tensors_fit),
     Check("the model has the routes that are to be replayed", FILES, model_has_routes),
     Check("the key of the HTTP door can be read", FILES, http_key_is_readable),
     Check("the HTTP door finds its ports", FILES, http_ports_are_free),
+    Check("the guests' door finds its port", FILES, guests_door_is_free),
     Check("every line of the prompt files is a prompt", FILES, prompts_are_readable),
     Check("no held-out prompt of a file is trained on", FILES, held_out_is_apart),
     Check("the interpreter of SGLang exists", FILES, servers_can_start),
@@ -130,11 +133,12 @@ CHECKS: Final = (
     Check("tcp mailboxes have an address of this machine", FILES, host_is_ours),
     Check("disk, memory, shared memory and open files suffice", FILES, machine_has_room),
     Check("the archive finds its room on disk", FILES, archive_has_room),
-    # the user's own code, in a process of its own
+    # what is loaded in a process of its own: the user's code, and checkpoints that torch reads
     Check(
         "agent, prompts, reward, filters, devices and the chat template load and fit their calls",
         CODE,
         user_code_loads,
     ),
     Check("every prompt leaves room for a reply", CODE, prompts_have_room),
+    Check("the checkpoint to go on from is whole and of this model", CODE, checkpoint_fits),
 )

@@ -2,60 +2,24 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from hashlib import blake2b
-from pathlib import Path
 from typing import Final
 
 import msgspec
 
 from milepost.actors.rollout.prompts import PromptError, load_prompts
 from milepost.configs.problem import Problem
+from milepost.configs.system import BusConfig
+from milepost.messages.errors import ProtocolError
+from milepost.messages.limits import BusLimits
 from milepost.messages.shared import Prompt
+from milepost.messages.structure import check_depth, check_structure
 from milepost.supervisor.checks.check import Finding, Note, Subject
 from milepost.supervisor.checks.wiring import is_prompt_file
 
-ARCHITECTURES: Final = ("qwen3", "qwen3_moe", "llama")
-"""`model_type` of the checkpoints that the embedded engine and the fsdp trainer know."""
-
-
-def checkpoint_is_complete(subject: Subject) -> Iterator[Finding]:
-    """Four processes that start, import torch, and only then miss a file."""
-    model = subject.topology.model
-    if model is None:
-        return
-    where = "$.model.path"
-    if not model.path:
-        origin = f"the recipe `{model.made_by}`" if model.made_by else f"`{model.create}`"
-        yield Note(f"not there yet: {origin} makes it before the run", where)
-        return
-    folder = Path(model.path).expanduser()
-    if not folder.is_dir():
-        yield Problem(f'"{model.path}" is not a folder', where, "give a Hugging Face checkpoint")
-        return
-    for pattern in ("config.json", "tokenizer.json", "*.safetensors"):
-        if not any(folder.glob(pattern)):
-            remedy = "give a Hugging Face checkpoint with its tokenizer"
-            yield Problem(f'"{model.path}" has no {pattern}', where, remedy)
-    if (folder / "config.json").is_file():
-        yield from _config(folder / "config.json", model.context_tokens_max)
-
-
-def _config(path: Path, context_tokens_max: int) -> Iterator[Finding]:
-    try:
-        config = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        yield Problem(f"not JSON: {error}", str(path), "write the checkpoint again")
-        return
-    kind = config.get("model_type")
-    if kind not in ARCHITECTURES:
-        known = ", ".join(ARCHITECTURES)
-        yield Problem(f'model_type "{kind}" is not supported', str(path), f"known are {known}")
-    positions = config.get("max_position_embeddings")
-    if isinstance(positions, int) and positions < context_tokens_max:
-        what = f"context_tokens_max = {context_tokens_max}, but the model has {positions} positions"
-        yield Problem(what, "$.model.context_tokens_max", f"set {positions} or less")
+LEVELS_AROUND: Final = 4
+"""Of a message around the prompt in it."""
 
 
 def prompts_are_readable(subject: Subject) -> Iterator[Finding]:
@@ -70,9 +34,28 @@ def prompts_are_readable(subject: Subject) -> Iterator[Finding]:
         if not is_prompt_file(source):
             continue
         try:
-            load_prompts(source, split, subject.topology.run.seed, data.options)
+            prompts = load_prompts(source, split, subject.topology.run.seed, data.options)
         except PromptError as error:
             yield Problem(str(error), where, "repair the file; docs/topology.md shows one")
+            continue
+        for prompt in prompts:
+            if what := _too_much(prompt, subject.topology.system.bus):
+                yield Problem(f'prompt "{prompt.prompt_id}": {what}', where, "make it smaller")
+                break
+
+
+def _too_much(prompt: Prompt, bus: BusConfig) -> str:
+    """Why a message of the run cannot carry it; empty when one can."""
+    body = msgspec.msgpack.encode(prompt)
+    depth_max = bus.depth_max - LEVELS_AROUND
+    try:
+        # A session hears it again in each turn, with what was said since.
+        bytes_max, items_max = bus.body_bytes_max // 2, BusLimits().items_max // 2
+        if check_structure(body, bytes_max=bytes_max, depth_max=depth_max, items_max=items_max):
+            check_depth(msgspec.msgpack.decode(body), depth_max)
+    except ProtocolError as error:
+        return str(error)
+    return ""
 
 
 def held_out_is_apart(subject: Subject) -> Iterator[Finding]:

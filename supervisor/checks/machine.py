@@ -217,7 +217,8 @@ def weights_bytes(subject: Subject) -> int:
     model = subject.topology.model
     if model is None or not model.path:
         return 0
-    return sum(path.stat().st_size for path in Path(model.path).glob("*.safetensors"))
+    files = model.folder.glob("*.safetensors")
+    return sum(path.stat().st_size for path in files if path.is_file())
 
 
 def _process_count(subject: Subject) -> int:

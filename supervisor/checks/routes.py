@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Final
 
 from milepost.actors.engine.embedded.shape import UnsupportedModelError, read_shape
@@ -43,7 +42,7 @@ def model_has_routes(subject: Subject) -> Iterator[Finding]:
     if not topology.algorithm.replay_routes or model is None or not model.path:
         return
     try:
-        shape = read_shape(Path(model.path).expanduser())
+        shape = read_shape(model.folder)
     except (OSError, ValueError, KeyError, UnsupportedModelError):
         return  # another check names what is wrong with it
     if (routes := shape.routes) is None:

@@ -65,6 +65,11 @@ def test_a_slice_takes_part_of_a_file(tmp_path: Path, bounds: str, left: str) ->
         ({"messages": "hello"}, r"line 2: Expected `array`, got `str` - at `\$.messages`"),
         ({"messages": [{"role": "human", "content": ""}]}, r"unknown role 'human' at \$.messages"),
         ({"messages": [{"role": "user"}]}, "neither `content` nor `tool_calls`"),
+        ({"messages": [{"role": "user", "content": None}]}, "neither `content` nor `tool_calls`"),
+        (
+            {"messages": [{"role": "tool", "content": "", "tool_call_id": 3}]},
+            r"line 2: `tool_call_id` is 3 at \$\.messages\[0\], not a text",
+        ),
         (
             {"messages": [{"role": "user", "content": 5}]},
             r"line 2: messages\[0\]\.content is int, text or text parts are taken",

@@ -9,15 +9,20 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from safetensors.numpy import save_file
+from unit.engine.kit import tiny_config
 
+from milepost.actors.engine.embedded.shape import shape_from_config
+from milepost.actors.engine.embedded.tensors import tensors_of
+from milepost.actors.weights.manifest import SINGLE
 from milepost.configs.load import decode
 from milepost.configs.problem import Problem
 from milepost.supervisor.checks import Machine, Subject
 from milepost.supervisor.checks.check import Finding
 from milepost.supervisor.checks.files import (
     archive_has_room,
-    checkpoint_is_complete,
     held_out_is_apart,
     prompts_are_readable,
 )
@@ -54,49 +59,22 @@ def told(findings: list[Finding]) -> list[str]:
 
 @pytest.fixture
 def checkpoint(tmp_path: Path) -> Path:
-    folder = tmp_path / "model"
-    folder.mkdir()
-    config = {"model_type": "qwen3", "max_position_embeddings": 512}
-    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    return write_model(tmp_path / "model")
+
+
+def write_model(folder: Path, **changes: Any) -> Path:
+    """A folder with everything that checks look for; `changes` of its config.json alone."""
+    folder.mkdir(parents=True)
+    config = tiny_config(architectures=["Qwen3ForCausalLM"])
+    (folder / "config.json").write_text(json.dumps(config | changes), encoding="utf-8")
     (folder / "tokenizer.json").write_text("{}", encoding="utf-8")
-    (folder / "model.safetensors").write_bytes(b"x" * 1000)
+    shapes = tensors_of(shape_from_config(config))
+    save_file({name: np.zeros(shape, "f4") for name, shape in shapes}, folder / SINGLE)
     return folder
 
 
 def model(folder: Path, context_tokens_max: int = 256) -> dict[str, Any]:
     return {"path": str(folder), "context_tokens_max": context_tokens_max}
-
-
-def test_a_complete_checkpoint_has_no_problem(checkpoint: Path) -> None:
-    assert list(checkpoint_is_complete(subject(model=model(checkpoint)))) == []
-
-
-@pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "model.safetensors"])
-def test_each_missing_file_of_a_checkpoint_is_named(checkpoint: Path, name: str) -> None:
-    (checkpoint / name).unlink()
-    (problem,) = told(list(checkpoint_is_complete(subject(model=model(checkpoint)))))
-    assert name.removeprefix("model") in problem
-
-
-def test_an_unknown_architecture_and_a_short_context_are_both_told(checkpoint: Path) -> None:
-    config = {"model_type": "bert", "max_position_embeddings": 100}
-    (checkpoint / "config.json").write_text(json.dumps(config), encoding="utf-8")
-    assert told(list(checkpoint_is_complete(subject(model=model(checkpoint))))) == [
-        'model_type "bert" is not supported',
-        "context_tokens_max = 256, but the model has 100 positions",
-    ]
-
-
-def test_a_broken_config_and_a_missing_folder_are_told(checkpoint: Path) -> None:
-    (checkpoint / "config.json").write_text("{", encoding="utf-8")
-    (broken,) = told(list(checkpoint_is_complete(subject(model=model(checkpoint)))))
-    assert broken.startswith("not JSON")
-    (missing,) = told(list(checkpoint_is_complete(subject(model=model(checkpoint / "no")))))
-    assert missing.endswith("is not a folder")
-
-
-def test_a_checkpoint_that_is_still_to_be_made_is_only_noted() -> None:
-    assert told(list(checkpoint_is_complete(subject(model={"made_by": "lookup_warmup"})))) == []
 
 
 def test_a_bad_line_of_the_prompt_file_is_named_by_its_number(tmp_path: Path) -> None:
@@ -107,6 +85,27 @@ def test_a_bad_line_of_the_prompt_file_is_named_by_its_number(tmp_path: Path) ->
     assert "line 3" in problem
     path.write_text(f"{good}\n{good}\n", encoding="utf-8")
     assert told(list(prompts_are_readable(subject(data={"prompts": str(path)})))) == []
+
+
+@pytest.mark.parametrize(
+    ("metadata", "told_of"),
+    [
+        ('{"a":' * 29 + "1" + "}" * 29, "nested"),
+        ('{"a": "%s"}' % ("x" * 9_000_000), "the limit is 8388608"),
+        ('{"a":' * 20_000 + "1" + "}" * 20_000, "line 1: nested too deep to be read"),
+    ],
+)
+def test_a_prompt_that_no_message_can_carry_is_told(
+    tmp_path: Path, metadata: str, told_of: str
+) -> None:
+    """The bus would refuse it when its turn comes, each time that it comes."""
+    path = tmp_path / "p.jsonl"
+    line = '{"messages": [{"role": "user", "content": "hi"}], "metadata": %s}'
+    path.write_text(line % metadata, encoding="utf-8")
+    (problem,) = told(list(prompts_are_readable(subject(data={"prompts": str(path)}))))
+    assert told_of in problem
+    path.write_text(line % ('{"a":' * 20 + "1" + "}" * 20), encoding="utf-8")
+    assert list(prompts_are_readable(subject(data={"prompts": str(path)}))) == []
 
 
 def evaluated(train: str, held_out: str) -> Subject:
