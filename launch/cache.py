@@ -36,10 +36,11 @@ def cached_folder(recipe: str, topology: Topology) -> Path:
 def with_cached(topology: Topology) -> Topology:
     """The topology with `model.path` set where the checkpoint that it wants made is kept already.
 
-    A recipe that cannot be read is left to the checks, which name it.
+    A recipe that cannot be read is left to the checks, which name it; and so is a checkpoint that
+    is named in two ways.
     """
     model = topology.model
-    if model is None or model.path or not model.made_by:
+    if model is None or not model.made_by or model.path or model.create or model.create_options:
         return topology
     try:
         kept = cached_folder(model.made_by, load_topology(model.made_by))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -12,6 +14,7 @@ from milepost.actors.engine.sglang.adapters import adapter_faults
 from milepost.actors.weights.manifest import read_checkpoint
 from milepost.configs.actors import EngineConfig
 from milepost.configs.problem import Problem
+from milepost.configs.read import home_of
 from milepost.configs.sglang import (
     ADAPTER_NAME,
     SGLangConfig,
@@ -23,6 +26,8 @@ from milepost.configs.sglang import (
 from milepost.configs.topology import Topology
 from milepost.supervisor.checks.check import Finding, Note, Subject
 
+ASKED_S: Final = 30.0
+"""For an interpreter to say what it has."""
 THIS_HOST: Final = {"127.0.0.1", "localhost", "::1"}
 
 
@@ -122,7 +127,7 @@ def adapters_are_used(subject: Subject) -> Iterator[Finding]:
             if not ADAPTER_NAME.fullmatch(name):
                 remedy = "use letters, digits, dots, dashes and underscores"
                 yield Problem(f'"{name}" is no name of an adapter', place, remedy)
-            if topology.model is not None and name == Path(topology.model.path).name:
+            if topology.model is not None and name == topology.model.folder.name:
                 what = f'"{name}" is what clients call the policy'
                 yield Problem(what, place, "give the adapter another name")
         options = fleet.sglang.options
@@ -149,21 +154,39 @@ def adapters_fit(subject: Subject) -> Iterator[Finding]:
     shapes = None
     if model is not None and model.path:
         try:
-            places = read_checkpoint(Path(model.path).expanduser())
+            places = read_checkpoint(model.folder)
         except (OSError, ValueError):
             return  # another check names what is wrong with it
         shapes = {name: place.spec.shape for name, place in places.items()}
     for where, fleet in _servers(subject.topology):
         for name, folder in fleet.sglang.adapters.items():
-            for fault in adapter_faults(Path(folder).expanduser(), shapes):
+            for fault in adapter_faults(Path(home_of(folder)), shapes):
                 remedy = "give the folder of an adapter of this model, as PEFT writes it"
                 yield Problem(fault, f"{where}.adapters.{name}", remedy)
 
 
 def servers_can_start(subject: Subject) -> Iterator[Finding]:
-    """Minutes of waiting for a server whose interpreter does not exist."""
+    """Minutes of waiting for a server whose interpreter does not exist, or has no SGLang."""
     for where, engine in _servers(subject.topology):
         python = engine.sglang.python
+        if engine.sglang.urls:
+            continue  # somebody else started them
         if python and shutil.which(python) is None:
             remedy = "name the interpreter of an environment with SGLang"
             yield Problem(f'"{python}" is no program', f"{where}.python", remedy)
+        elif not _has_sglang(python or sys.executable):
+            what = f'"{python}" has no package sglang' if python else "sglang is not installed here"
+            remedy = "name the interpreter of an environment that has it"
+            yield Problem(what, f"{where}.python", remedy)
+
+
+def _has_sglang(python: str) -> bool:
+    """Whether this interpreter would find it; looked for, not imported."""
+    program = "import importlib.util as u, sys; sys.exit(u.find_spec('sglang') is None)"
+    try:
+        asked = subprocess.run(
+            [python, "-c", program], capture_output=True, timeout=ASKED_S, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return asked.returncode == 0

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Final
 
 from milepost.configs.actors import TrainerConfig
 from milepost.configs.problem import Problem
 from milepost.configs.run import AlgorithmConfig
 from milepost.supervisor.checks.check import Finding, Note, Subject
+
+DISTANCE_MAX: Final = 10_000
+"""How far from a wish another number of minibatches is looked for."""
 
 
 def sampling_is_recomputable(subject: Subject) -> Iterator[Finding]:
@@ -115,5 +119,9 @@ def _schedule(trainer: TrainerConfig, steps: int) -> Iterator[Finding]:
 
 
 def _divisor_near(number: int, wish: int) -> int:
-    divisors = [each for each in range(1, number + 1) if number % each == 0]
-    return min(divisors, key=lambda each: abs(each - wish))
+    """The divisor nearest to a wish; 1, when none is near."""
+    for distance in range(min(wish, DISTANCE_MAX)):
+        for divisor in (wish - distance, wish + distance):
+            if number % divisor == 0:
+                return divisor
+    return 1

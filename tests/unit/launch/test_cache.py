@@ -53,6 +53,9 @@ def test_a_kept_checkpoint_takes_the_place_of_the_recipe_that_makes_it(
     found = with_cached(asked).model
     assert found is not None
     assert (found.path, found.made_by) == (str(kept), "")
+    for other in ("model.create=a:b", "model.create_options.seed=1"):
+        both = load_topology("lookup", [other])
+        assert with_cached(both) is both, "a check says that only one of them counts"
 
 
 def test_a_module_is_found_without_importing_any_of_its_packages(task: Path) -> None:

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+
 import pytest
-from unit.supervisor.checks.test_reading import GRPO, notes, problems
+from unit.supervisor.checks.test_reading import GRPO, MACHINE, notes, problems, topology
+
+from milepost.supervisor.checks import Subject
+from milepost.supervisor.checks.engines import servers_can_start
 
 SERVER = "actors.engine.kind=sglang"
 TABLE = "actors.engine.sglang"
@@ -96,3 +102,32 @@ def test_drafts_are_spoken_of() -> None:
     assert problems(GRPO, SERVER, drafts) == []
     assert any("drafts" in note.text for note in notes(GRPO, SERVER, drafts))
     assert problems(GRPO, SERVER, f"{TABLE}.options={{speculative-accept-threshold-acc = 0.5}}")
+
+
+def test_an_interpreter_without_sglang_is_told_before_anything_waits_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its engine would wait for a server that ended at once, and tell the end of a log."""
+
+    def told(*overrides: str) -> list[str]:
+        given = ("actors.engine.kind=sglang", *overrides)
+        found = servers_can_start(Subject(topology(GRPO, *given), MACHINE))
+        return [str(each) for each in found]
+
+    where = "$.actors.engine.sglang.python"
+    (nowhere,) = told("actors.engine.sglang.python=no-such-python")
+    assert nowhere.startswith(f'"no-such-python" is no program at {where}')
+    bare = tmp_path / "bare"
+    bare.write_text("#!/bin/sh\nexit 1\n", encoding="utf-8")
+    bare.chmod(0o700)
+    (without,) = told(f"actors.engine.sglang.python={bare}")
+    assert without.startswith(f'"{bare}" has no package sglang at {where}')
+    (tmp_path / "sglang").mkdir()
+    (tmp_path / "sglang" / "__init__.py").write_text("raise SystemExit", encoding="utf-8")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    assert told(f"actors.engine.sglang.python={sys.executable}") == [], "looked for, not imported"
+    monkeypatch.setattr(sys, "executable", str(bare))
+    (here,) = told()
+    assert here.startswith(f"sglang is not installed here at {where}")
+    urls = 'actors.engine.sglang.urls=["http://127.0.0.1:1"]'
+    assert told(urls) == [], "somebody else's interpreter"

@@ -356,3 +356,11 @@ def test_a_family_that_nobody_tried_on_its_model_is_named(family: str, told: str
     assert [note.text.startswith(told) for note in found if "family" in note.where] == (
         [True] if told else []
     )
+
+
+def test_a_batch_of_any_size_is_told_at_once() -> None:
+    """All divisors of a number are not to be counted for one that is near."""
+    overrides = ("algorithm.prompts_per_step=9223372036854775783", "actors.buffer.groups_max=9")
+    first, second = problems(GRPO, *overrides, "algorithm.minibatches_per_step=1000000")
+    assert (first.where, first.remedy) == ("$.algorithm.minibatches_per_step", "try 1")
+    assert second.where == "$.actors.buffer.groups_max"
