@@ -43,17 +43,19 @@ def size_of(
     Args:
         settings: a table of `config.json`.
         name: of the value.
-        default: where the value is not there, null or 0; None: it must be there.
+        default: where the value is not there or null; None: it must be there. With 0 it may be 0.
         most: that there can be.
 
     Raises:
         SettingsDamaged: it is not there, or no such number.
     """
     value = settings.get(name)
-    if value is None and default is None:
-        raise SettingsDamaged(f"{name} is missing")
-    if not value and default is not None:
+    if value is None:
+        if default is None:
+            raise SettingsDamaged(f"{name} is missing")
         return default
+    if type(value) is int and value == default == 0:
+        return 0
     if type(value) is not int or not 0 < value <= most:
         raise SettingsDamaged(f"{name} is {_shown(value)}, not a whole number from 1 to {most}")
     return value
@@ -65,12 +67,13 @@ def number_of(settings: dict[str, Any], name: str, default: float) -> float:
     Args:
         settings: a table of `config.json`.
         name: of the value.
-        default: where the value is not there, null or 0.
+        default: where the value is not there or null.
 
     Raises:
         SettingsDamaged: it is no such number.
     """
-    value = settings.get(name) or default
+    value = settings.get(name)
+    value = default if value is None else value
     if type(value) not in (int, float) or not (0 < value < math.inf):
         raise SettingsDamaged(f"{name} is {_shown(value)}, not a number above 0")
     return float(value)
@@ -82,7 +85,8 @@ def table_of(settings: dict[str, Any], name: str) -> dict[str, Any]:
     Raises:
         SettingsDamaged: it is no table.
     """
-    value = settings.get(name) or {}
+    value = settings.get(name)
+    value = {} if value is None else value
     if not isinstance(value, dict):
         raise SettingsDamaged(f"{name} is {_shown(value)}, not a table")
     return value

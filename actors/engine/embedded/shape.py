@@ -203,7 +203,8 @@ def _experts(
 
 
 def _rope(config: dict[str, Any]) -> RopeShape:
-    rope = table_of(config, "rope_parameters") or table_of(config, "rope_scaling")
+    tables = [table_of(config, name) for name in ("rope_parameters", "rope_scaling")]
+    rope = next(filter(None, tables), {})
     kind = rope.get("rope_type") or rope.get("type") or "default"
     if kind not in ROPE_TYPES:
         raise UnsupportedModelError(f"rope type {kind!r} is not one of {', '.join(ROPE_TYPES)}")

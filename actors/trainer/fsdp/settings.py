@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from types import NoneType
 from typing import Any, Final
 
 CLASSES: Final = {
@@ -22,6 +23,28 @@ HEAD_CHANGES: Final = (
 
 DTYPES: Final = ("auto", "bfloat16", "float16", "float32", "float64")
 
+KINDS: Final[dict[str, tuple[tuple[type, ...], str]]] = {
+    **dict.fromkeys(("initializer_range", "rms_norm_eps"), ((float,), "a number with a point")),
+    **dict.fromkeys(("attention_dropout",), ((int, float), "a number")),
+    **dict.fromkeys(
+        (
+            "attention_bias", "mlp_bias", "norm_topk_prob", "output_router_logits",
+            "tie_word_embeddings", "use_cache", "use_sliding_window",
+        ),
+        ((bool,), "true or false"),
+    ),
+    **dict.fromkeys(("max_window_layers", "num_labels"), ((int,), "a whole number")),
+    **dict.fromkeys(
+        ("bos_token_id", "pad_token_id", "sliding_window"),
+        ((int, NoneType), "a whole number or null"),
+    ),
+    "eos_token_id": ((int, list, NoneType), "a whole number, a list of them or null"),
+    "id2label": ((dict, NoneType), "a table or null"),
+}  # fmt: skip
+"""Values for which transformers refuses a configuration that has them in another type."""
+WRITTEN: Final = ("head_dim", "num_key_value_heads")
+"""What qwen3 and qwen3_moe have defaults for that fit no other size: not to be left out."""
+
 
 def setting_faults(settings: dict[str, Any]) -> Iterator[str]:
     """Each thing in it that the trainer does not do, in words."""
@@ -33,10 +56,10 @@ def setting_faults(settings: dict[str, Any]) -> Iterator[str]:
         yield f"names the architecture {names[0]}, expected {known}"
     if changes := [name for name in HEAD_CHANGES if settings.get(name) not in (None, 1, 1.0)]:
         yield f"sets {', '.join(changes)}, which the trainer does not apply"
-    layers = settings.get("layer_types") or ["full_attention"]
-    if not isinstance(layers, list) or any(each != "full_attention" for each in layers):
-        kinds = sorted(set(map(str, layers))) if isinstance(layers, list) else layers
-        yield f"has layers of {kinds}, only full_attention is known"
+    yield from _kind_faults(settings)
+    layers = settings.get("layer_types")
+    if layers is not None:
+        yield from _layer_faults(layers, settings.get("num_hidden_layers"))
     if settings.get("sliding_window") and settings.get("use_sliding_window", True):
         yield f"uses a sliding window of {settings['sliding_window']} tokens"
     if settings.get("quantization_config"):
@@ -45,3 +68,26 @@ def setting_faults(settings: dict[str, Any]) -> Iterator[str]:
         dtype = settings.get(name)
         if dtype is not None and dtype not in DTYPES:
             yield f"has {name} {dtype!r}, known are {', '.join(DTYPES)}"
+
+
+def _kind_faults(settings: dict[str, Any]) -> Iterator[str]:
+    for name, (kinds, words) in KINDS.items():
+        value = settings.get(name)
+        # Python counts true and false as whole numbers.
+        if name in settings and type(value) not in kinds:
+            yield f"has {name} {value!r}, not {words}"
+    pad, rows = settings.get("pad_token_id"), settings.get("vocab_size")
+    if type(pad) is int and type(rows) is int and pad >= rows:
+        yield f"has pad_token_id {pad}, and vocab_size {rows}"
+    if str(settings.get("model_type")).startswith("qwen3"):
+        missing = [name for name in WRITTEN if settings.get(name) is None]
+        if missing:
+            yield f"does not say {' and '.join(missing)}"
+
+
+def _layer_faults(layers: object, number: object) -> Iterator[str]:
+    if not isinstance(layers, list) or any(each != "full_attention" for each in layers):
+        kinds = sorted(set(map(str, layers))) if isinstance(layers, list) else layers
+        yield f"has layers of {kinds}, only full_attention is known"
+    elif len(layers) != number:
+        yield f"has layer_types of {len(layers)} layers, and num_hidden_layers {number}"
