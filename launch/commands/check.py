@@ -2,7 +2,8 @@
 
 Every check of the first stage is tried and all their problems are shown; the next stages look at
 files, at this machine and at your own code, and are tried when the stage before has no problem.
-Exit code 0 when all hold, 2 when one does not.
+With --resume RUN it says whether the run in that folder could go on; TOPOLOGY may then be left
+out. Exit code 0 when all hold, 2 when one does not.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from milepost.configs.problem import ConfigError
 from milepost.launch.cache import with_cached
 from milepost.launch.checking import as_json, last_line, lines_of, unread
 from milepost.launch.exits import Exit
+from milepost.launch.options import possible_path
 from milepost.launch.topologies import add_topology_arguments, topology_of
 from milepost.supervisor.checks import CHECKS, Checked, Machine, Subject, run_checks
 
@@ -21,6 +23,9 @@ from milepost.supervisor.checks import CHECKS, Checked, Machine, Subject, run_ch
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of this command."""
     add_topology_arguments(parser)
+    parser.add_argument(
+        "--resume", metavar="RUN", type=possible_path, help="as if the run there were to go on"
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 
@@ -32,7 +37,9 @@ def run(arguments: argparse.Namespace) -> int:
     except ConfigError as error:
         results += unread(error.problems)
     else:
-        subject = Subject(with_cached(topology), Machine.look(Path()))
+        resume: Path | None = arguments.resume
+        machine = Machine.look(resume or Path())
+        subject = Subject(with_cached(topology), machine, resume, resuming=resume is not None)
         for checked in run_checks(CHECKS, subject):
             results.append(checked)
             if not arguments.json:

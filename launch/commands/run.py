@@ -13,16 +13,15 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from milepost.configs.load import load_topology
 from milepost.configs.problem import ConfigError, Problem
 from milepost.launch.exits import Exit
 from milepost.launch.options import possible_path
-from milepost.launch.topologies import add_topology_arguments, overrides_of
+from milepost.launch.topologies import add_topology_arguments, topology_of
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of this command."""
-    add_topology_arguments(parser, optional=True)
+    add_topology_arguments(parser)
     add_run_arguments(parser)
 
 
@@ -49,13 +48,7 @@ def run(arguments: argparse.Namespace) -> int:
     resume: Path | None = arguments.resume
     if resume is not None and arguments.out is not None:
         raise ConfigError([Problem("both --out and --resume", "command line", "give one of them")])
-    source = arguments.topology
-    if source is None:
-        if resume is None:
-            what, remedy = "no topology", "name a recipe, a file, or --resume RUN"
-            raise ConfigError([Problem(what, "command line", remedy)])
-        source = str(resume.absolute() / "topology.toml")
-    topology = load_topology(source, overrides_of(arguments))
+    topology = topology_of(arguments)
     folder = resume or arguments.out or new_folder(topology.run.name)
     options = Options(out=folder, resume=resume, plain=arguments.plain, json=arguments.json)
     code = run_topology(topology, options)

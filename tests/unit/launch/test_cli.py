@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from milepost.configs.dump import dump_topology
+from milepost.configs.load import load_topology
 from milepost.launch import cli
 from milepost.launch.cli import command_names, main, module_name, summary
 from milepost.launch.exits import Exit
@@ -245,3 +247,21 @@ def test_a_reader_that_goes_away_is_no_fault(toy: str) -> None:
     )
     os.close(write)
     assert (result.returncode, result.stderr) == (Exit.DONE, b"")
+
+
+def test_check_says_whether_a_run_could_go_on_without_touching_it(
+    toy: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The same list as the head of `milepost run --resume`, which takes the folder over first."""
+    folder = tmp_path / "earlier"
+    folder.mkdir()
+    loads = load_topology(toy, ["custom.echo.core=os:fspath"])
+    (folder / "topology.toml").write_text(dump_topology(loads), encoding="utf-8")
+    before = sorted(folder.rglob("*"))
+    assert main(["check", "--resume", str(folder)]) == Exit.DONE
+    assert "no whole checkpoint yet" in capsys.readouterr().out
+    assert main(["check", toy, "--resume", str(folder), "--set", "run.seed=7"]) == Exit.REFUSED
+    assert "$.run.seed: seed was 0 in the run to resume, and is 7 now" in capsys.readouterr().out
+    assert sorted(folder.rglob("*")) == before
+    assert main(["check"]) == Exit.REFUSED
+    assert "command line: no topology" in capsys.readouterr().out
