@@ -53,9 +53,14 @@ from milepost.supervisor.checks.machine import (
 from milepost.supervisor.checks.mailboxes import host_is_ours, place_exists, tcp_is_private
 from milepost.supervisor.checks.model import checkpoint_is_complete, tensors_fit
 from milepost.supervisor.checks.parts import parts_are_known
+from milepost.supervisor.checks.ports import ports_are_apart
 from milepost.supervisor.checks.resume import checkpoint_fits, resume_goes_on
 from milepost.supervisor.checks.routes import model_has_routes, routes_find_their_way
-from milepost.supervisor.checks.transports import checksum_is_installed, transport_fits
+from milepost.supervisor.checks.transports import (
+    checksum_is_installed,
+    delta_folders_can_be_written,
+    transport_fits,
+)
 from milepost.supervisor.checks.wiring import (
     actors_fit,
     guests_find_a_door,
@@ -110,6 +115,7 @@ CHECKS: Final = (
         "the evaluator's engines and policies have an effect", READING, evaluation_has_its_engines
     ),
     Check("the guests' door has an address", READING, guests_find_a_door),
+    Check("no two doors want one port", READING, ports_are_apart),
     # what it names on this machine, and what this machine has
     Check("assertions are on", FILES, python_asserts),
     Check("installed versions are the tested ones", FILES, versions_are_tested),
@@ -128,6 +134,7 @@ CHECKS: Final = (
     Check("the interpreter of SGLang exists", FILES, servers_can_start),
     Check("adapters are those of the model", FILES, adapters_fit),
     Check("the checksum of weight versions is installed", FILES, checksum_is_installed),
+    Check("weight versions find their folders", FILES, delta_folders_can_be_written),
     Check("the sockets of every actor have paths that fit", FILES, sockets_fit),
     Check("tcp mailboxes are encrypted and ask for a key of the run", FILES, tcp_is_private),
     Check("tcp mailboxes have an address of this machine", FILES, host_is_ours),

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
-from unit.supervisor.checks.test_reading import GRPO, problems, topology
+from unit.supervisor.checks.test_reading import GRPO, MACHINE, problems, topology
 
 from milepost.actors.weights.transports import offers_handles
+from milepost.supervisor.checks import Subject
+from milepost.supervisor.checks.transports import delta_folders_can_be_written
 
 ALWAYS = "actors.publisher.cuda_ipc=always"
 WHERE = "$.actors.publisher.cuda_ipc"
@@ -73,3 +77,23 @@ def test_versions_are_exported_on_the_gpu_where_an_engine_may_copy_them(
     """A GPU's memory for versions that nobody can read would be lost for nothing."""
     assert problems(GRPO, *overrides) == []
     assert offers_handles(topology(GRPO, *overrides).actors) is offered
+
+
+def test_a_folder_of_versions_that_cannot_be_is_told(tmp_path: Path) -> None:
+    """The publisher makes it with its first version, when all else has started."""
+    (tmp_path / "file").touch()
+    delta, table = "actors.publisher.delta", "$.actors.publisher.delta"
+
+    def told(name: str, folder: Path, transport: str = "disk-delta") -> list[str]:
+        given = (f"actors.publisher.transport={transport}", f"{delta}.{name}={folder}")
+        checked = Subject(topology(GRPO, *given), MACHINE)
+        return [str(each) for each in delta_folders_can_be_written(checked)]
+
+    for name in ("folder", "local_folder"):
+        assert told(name, tmp_path / "new" / "deep") == []
+        (problem,) = told(name, tmp_path / "file" / "deep")
+        wanted = "is a file, and versions need a folder"
+        assert problem.startswith(f"{tmp_path / 'file'} {wanted} at {table}.{name}")
+        (problem,) = told(name, tmp_path / ("x" * 300))
+        assert "cannot be looked at: File name too long" in problem
+    assert told("folder", tmp_path / "file", "direct") == [], "nobody reads it then"
