@@ -113,7 +113,7 @@ def read_checkpoint(folder: Path) -> dict[str, Place]:
     if index.is_file():
         try:
             named = msgspec.json.decode(index.read_bytes(), type=_Index).weight_map
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, RecursionError) as error:
             raise ManifestError(f"{index} is no index of a checkpoint: {error}") from error
         files = sorted(set(named.values()))
         if outside := [file for file in files if Path(file).name != file]:
@@ -171,7 +171,7 @@ def read_json_header(path: Path) -> tuple[dict[str, Any], int]:
             header = msgspec.json.decode(file.read(length), type=dict)
     except FileNotFoundError as error:
         raise ManifestError(f"{path} does not exist") from error
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise ManifestError(f"{path} is no safetensors file: {error}") from error
     return header, 8 + length
 

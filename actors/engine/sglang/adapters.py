@@ -74,7 +74,7 @@ def adapter_faults(folder: Path, shapes: Shapes | None) -> Iterator[str]:
     try:
         config = msgspec.json.decode((folder / CONFIG).read_bytes(), type=dict[str, Any])
         places = read_header(folder / TENSORS)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         yield f"{folder} is no adapter: {error}"
         return
     yield from _config_faults(config)

@@ -95,7 +95,7 @@ def test_what_a_server_would_load_wrongly_is_named(
 def test_a_folder_that_is_no_adapter_is_named(tmp_path: Path) -> None:
     assert "is no adapter" in " ".join(adapter_faults(tmp_path / "absent", None))
     write(tmp_path, GOOD)
-    for text in ("{", "[]", "null"):
+    for text in ("{", "[]", "null", '{"a":' * 50_000):
         (tmp_path / "adapter_config.json").write_text(text)
         assert "is no adapter" in " ".join(adapter_faults(tmp_path, None))
 

@@ -203,6 +203,14 @@ def test_files_that_are_cut_or_not_there_are_told(checkpoint: Path) -> None:
     path.write_bytes(content[:5])
     (header,) = problems(checkpoint)
     assert header.startswith(f"{path} is no safetensors file")
+    deep = b'{"a":' * 50_000
+    path.write_bytes(len(deep).to_bytes(8, "little") + deep)
+    (nested,) = problems(checkpoint)
+    assert nested.startswith(f"{path} is no safetensors file: maximum recursion depth")
+    (checkpoint / INDEX).write_bytes(b'{"metadata":' + deep)
+    (index_nested,) = problems(checkpoint)
+    assert index_nested.startswith(f"{checkpoint / INDEX} is no index of a checkpoint: ")
+    (checkpoint / INDEX).unlink()
     path.write_bytes(content.replace(b'"F32"', b'"F99"', 1))
     (dtype,) = problems(checkpoint)
     assert "is F99, which cannot be moved" in dtype
