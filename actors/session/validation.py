@@ -93,6 +93,20 @@ def check_tools(tools: Sequence[object]) -> None:
         function = tool.get("function", tool) if isinstance(tool, dict) else None
         if not isinstance(function, dict) or not isinstance(function.get("name"), str):
             raise TurnRefused("bad_request", f"tools[{index}] has no function with a name: {tool}")
+        # Whoever reads a call looks its types up here.
+        schema = function.get("parameters")
+        if schema is None:
+            continue
+        if not isinstance(schema, dict):
+            raise _no_object(schema, index, "parameters")
+        properties = schema.get("properties")
+        if properties is not None and not isinstance(properties, dict):
+            raise _no_object(properties, index, "parameters.properties")
+
+
+def _no_object(value: object, index: int, name: str) -> TurnRefused:
+    told = f"tools[{index}].function.{name} is {type(value).__name__}, an object is taken"
+    return TurnRefused("bad_request", told)
 
 
 def check_message(message: ChatMessage, index: int) -> ChatMessage:
@@ -102,7 +116,7 @@ def check_message(message: ChatMessage, index: int) -> ChatMessage:
         TurnRefused: kind bad_request.
     """
     role = message.get("role")
-    if role not in ROLES:
+    if not isinstance(role, str) or role not in ROLES:
         raise TurnRefused(
             "bad_request",
             f"messages[{index}] has role {role!r}, known are {', '.join(sorted(ROLES))}",
@@ -110,6 +124,12 @@ def check_message(message: ChatMessage, index: int) -> ChatMessage:
     refuse_server_fields(message, f"messages[{index}]")
     if (calls := message.get("tool_calls")) is not None:
         _check_calls(calls, index)
+    reasoning = message.get("reasoning_content")
+    if reasoning is not None and not isinstance(reasoning, str):
+        raise TurnRefused(
+            "bad_request",
+            f"messages[{index}].reasoning_content is {type(reasoning).__name__}, text is taken",
+        )
     content = message.get("content")
     if content is None or isinstance(content, str):
         return message
@@ -145,4 +165,11 @@ def _check_calls(calls: object, index: int) -> None:
             raise TurnRefused(
                 "bad_request",
                 f"messages[{index}].tool_calls[{place}] has no function with a name: {call!r}",
+            )
+        arguments = function.get("arguments")
+        if arguments is not None and not isinstance(arguments, str | dict):
+            raise TurnRefused(
+                "bad_request",
+                f"messages[{index}].tool_calls[{place}].function.arguments is "
+                f"{type(arguments).__name__}, the text of a JSON object is taken",
             )

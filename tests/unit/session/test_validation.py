@@ -31,6 +31,13 @@ def test_token_fields_are_the_server_s(field: str) -> None:
         ([], "messages are empty"),
         ([{"content": "a"}], r"messages\[0\] has role None"),
         ([{"role": "robot", "content": "a"}], "has role 'robot', known are assistant"),
+        ([{"role": ["user"], "content": "a"}], r"has role \['user'\], known are assistant"),
+        ([{"role": {"user": 1}, "content": "a"}], "has role {'user': 1}"),
+        ([{"role": "assistant", "reasoning_content": ["a"]}], "reasoning_content is list"),
+        (
+            [{"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": [1]}}]}],
+            r"tool_calls\[0\].function.arguments is list",
+        ),
         ([{"role": "user", "content": 3}], "content is int"),
         ([{"role": "user", "content": {"text": "a"}}], "content is dict"),
         ([{"role": "user", "content": ["a"]}], r"content\[0\] is of type str"),
@@ -85,3 +92,12 @@ def test_tools_need_a_name() -> None:
     for tool in ({"type": "function"}, {"function": {"name": 1}}, "f"):
         with pytest.raises(TurnRefused, match=r"tools\[0\] has no function with a name"):
             check_tools([tool])
+
+
+@pytest.mark.parametrize("schema", [5, "x", [1], True, {"properties": [1]}, {"properties": 5}])
+def test_tools_have_objects_where_types_of_arguments_are_looked_up(schema: object) -> None:
+    """Who reads a call under such a tool would fail, and with it everybody's conversations."""
+    with pytest.raises(TurnRefused, match=r"tools\[0\].function.parameters.* an object is taken"):
+        check_tools([{"type": "function", "function": {"name": "f", "parameters": schema}}])
+    for fits in (None, {}, {"properties": None}, {"properties": {"a": True}}):
+        check_tools([{"type": "function", "function": {"name": "f", "parameters": fits}}])
