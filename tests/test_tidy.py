@@ -15,6 +15,7 @@ ROOT: Final = Path(__file__).parent.parent
 ALLOWED: Final[dict[tuple[str, str], str]] = {
     ("broad_excepts", "actors/__main__.py"): "top of an actor's process: the log gets the reason",
     ("broad_excepts", "actors/recorder/replay/playing.py"): "what a core raised, it raises again",
+    ("broad_excepts", "actors/session/foreign.py"): "user code may raise anything; it is told",
     ("broad_excepts", "actors/shell.py"): "top of an actor's process; work of the user's own",
     ("broad_excepts", "supervisor/probe.py"): "user code may raise anything; it is told",
     ("broad_excepts", "supervisor/run.py"): "top of the supervisor: the run is told why",

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from msgspec import Struct
 from msgspec.structs import replace
 
+from milepost.actors.session.foreign import ForeignFault, called
+
 if TYPE_CHECKING:
     from milepost.actors.session.record import Branch
     from milepost.messages.shared import ChatMessage
@@ -108,13 +110,13 @@ class LeafRules:
         """The leaves that become rows, in the order of their numbers.
 
         Raises:
-            LeafFault: a hook returned leaves that are none of these, or one twice, or trains a
-                reply twice, or nothing at all.
+            LeafFault: a hook raised, returned leaves that are none of these, or one twice, or
+                trains a reply twice, or nothing at all.
         """
         if len(leaves) == 1 and not leaves[0].retried and not self.is_foreign:
             # Whatever is built in keeps it as it is.
             return [leaves[0]]
-        picked = list(self._pick(list(leaves)))
+        picked = self._called(f"leaf_picker {self._picker}", self._pick, list(leaves))
         known = {leaf.number: leaf for leaf in leaves}
         numbers = [leaf.number for leaf in picked]
         strange = any(known.get(leaf.number) is not leaf for leaf in picked)
@@ -123,8 +125,9 @@ class LeafRules:
                 f"leaf_picker {self._picker} returned leaves {numbers} of {sorted(known)}: each of "
                 "those it was given, at most once and unchanged"
             )
-        kept = sorted(self._process(picked), key=lambda leaf: leaf.number)
         told = f"leaf_post_processor {self._post_processor}"
+        kept = self._called(told, self._process, picked)
+        kept.sort(key=lambda leaf: leaf.number)
         if [leaf.number for leaf in kept] != sorted(numbers):
             raise LeafFault(
                 f"{told} returned leaves {[leaf.number for leaf in kept]} of {sorted(numbers)}: it "
@@ -137,6 +140,15 @@ class LeafRules:
                 f"{len(known)} leaves"
             )
         return kept
+
+    def _called(self, told: str, hook: LeafHook, leaves: list[Leaf]) -> list[Leaf]:
+        try:
+            chosen = called(told, lambda: list(hook(leaves)))
+        except ForeignFault as fault:
+            raise LeafFault(str(fault)) from fault
+        if strange := [leaf for leaf in chosen if not isinstance(leaf, Leaf)]:
+            raise LeafFault(f"{told} returned {strange[0]!r}, leaves are needed")
+        return list(chosen)
 
     def _check(self, kept: list[Leaf], known: dict[int, Leaf], told: str) -> None:
         owner: dict[int, int] = {}

@@ -15,6 +15,9 @@ from decimal import Decimal
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeAlias
 
+from milepost.actors.session.foreign import ForeignFault, called
+from milepost.actors.session.refusal import TurnRefused
+
 if TYPE_CHECKING:
     from milepost.messages.shared import ChatMessage
 
@@ -54,7 +57,7 @@ MATCHERS: Final[dict[str, Matcher]] = {
 
 
 def resolve_matcher(name: str) -> Matcher:
-    """A built-in matcher, or `module:function`.
+    """A built-in matcher, or `module:function`; that one refuses a turn when it fails.
 
     Raises:
         ValueError: no such matcher, or the function cannot be called as one.
@@ -72,9 +75,13 @@ def resolve_matcher(name: str) -> Matcher:
         raise ValueError(f"matcher {name!r} is no synchronous function of (stored, replayed)")
 
     def checked(stored: ChatMessage, replayed: ChatMessage) -> bool:
-        same = function(stored, replayed)
+        try:
+            same = called(f"matcher {name}", function, stored, replayed)
+        except ForeignFault as fault:
+            raise TurnRefused("internal", str(fault)) from fault
         if not isinstance(same, bool):
-            raise TypeError(f"matcher {name} returned {same!r}, True or False is needed")
+            told = f"matcher {name} returned {same!r}, True or False is needed"
+            raise TurnRefused("internal", told)
         return same
 
     return checked

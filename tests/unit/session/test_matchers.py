@@ -18,6 +18,7 @@ from milepost.actors.session.matchers import (
     role_content_only,
     strict,
 )
+from milepost.actors.session.refusal import TurnRefused
 
 ABSENT = object()
 
@@ -173,5 +174,5 @@ def test_a_matcher_of_ones_own_is_named_by_its_import_path() -> None:
         resolve_matcher("Strict")
     with pytest.raises(ValueError, match="no synchronous function"):
         resolve_matcher(f"{__name__}:nothing")
-    with pytest.raises(TypeError, match="True or False is needed"):
+    with pytest.raises(TurnRefused, match="True or False is needed"):
         resolve_matcher(f"{__name__}:not_a_verdict")({"role": "a"}, {"role": "b"})

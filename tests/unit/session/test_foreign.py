@@ -1,0 +1,75 @@
+"""Code of the user's own may raise anything: it ends what asked for it, by name."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from unit.session.kit import QUESTION, play, refused, renderer
+
+from milepost.actors.session.http.branches import copies_of
+from milepost.actors.session.http.samples import NoSamples, encode_samples
+from milepost.actors.session.leaves import LeafFault, LeafRules
+from milepost.configs.actors import TreeConfig
+
+if TYPE_CHECKING:
+    from milepost.actors.session.leaves import Leaf
+
+USER = {"role": "user", "content": "and now?"}
+
+
+def broken(stored: dict[str, Any], replayed: dict[str, Any]) -> bool:
+    """A matcher that looks for a field that is not there."""
+    return bool(stored["name"] == replayed["name"])
+
+
+def undecided(stored: dict[str, Any], replayed: dict[str, Any]) -> None:
+    """A matcher that forgot its answer."""
+
+
+def lost(leaves: list[Leaf]) -> list[Leaf]:
+    """A hook that counts on more leaves than there are."""
+    return [leaves[7]]
+
+
+def strange(leaves: list[Leaf]) -> Any:
+    """A hook that returns numbers."""
+    return [leaf.number for leaf in leaves]
+
+
+@pytest.mark.parametrize("tree", [None, TreeConfig()], ids=["linear", "tree"])
+@pytest.mark.parametrize(
+    ("name", "told"), [("broken", "raised KeyError: 'name'"), ("undecided", "returned None")]
+)
+def test_a_matcher_that_fails_refuses_its_turn_and_the_session_goes_on(
+    name: str, told: str, tree: TreeConfig | None
+) -> None:
+    """Another conversation of this actor has nothing to do with it."""
+    game = play(matcher=f"{__name__}:{name}", tree=tree)
+    game.open()
+    game.open("g.1")
+    said = game.turn([QUESTION], "cat")
+    reason = refused(game, game.chat([dict(QUESTION), dict(said), USER]), "internal")
+    assert reason.startswith(f"matcher {__name__}:{name} {told}")
+    assert game.core.statistics()["turns"] == 1
+    game.chat([QUESTION], "g.1")
+    game.sample("dog")
+    assert game.core.statistics()["turns"] == 2
+
+
+@pytest.mark.parametrize("place", ["leaf_picker", "leaf_post_processor"])
+@pytest.mark.parametrize(
+    ("name", "told"), [("lost", "raised IndexError: list index"), ("strange", "returned 1")]
+)
+def test_a_hook_that_fails_is_named(place: str, name: str, told: str) -> None:
+    """Where rows are delivered the trajectory is lost by it; where they are fetched it is a 422."""
+    game = play(tree=TreeConfig())
+    game.open()
+    game.turn([QUESTION], "cat")
+    hook = f"{__name__}:{name}"
+    rules = LeafRules(hook) if place == "leaf_picker" else LeafRules(post_processor=hook)
+    branches = copies_of(game.core._sessions["g.0"].record.branches())
+    with pytest.raises(LeafFault, match=f"{place} {hook} {told}"):
+        rules.choose([branch.leaf for branch in branches])
+    with pytest.raises(NoSamples, match=f"{place} {hook} {told}"):
+        encode_samples(branches, renderer(), rules=rules, length_max=None, metadata={})
