@@ -15,6 +15,8 @@ from milepost.messages.shared import FinishReason, Usage
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
+    from numpy.typing import NDArray
+
     from milepost.actors.routes import RoutesShape
     from milepost.actors.session.families import ParsedReply
     from milepost.actors.session.state import Flight
@@ -66,11 +68,12 @@ def read_generated(
         generated, routes
     )
     if not fault:
+        token_ids = from_bulk(generated.token_ids)
         reply = SampledReply(
-            token_ids=from_bulk(generated.token_ids),
+            token_ids=token_ids,
             logprobs=from_bulk(generated.logprobs),
             spans=generated.spans,
-            finish_reason=generated.finish_reason,
+            finish_reason=_finish_reason(generated.finish_reason, token_ids, stop_token_ids),
             engine=engine,
             incarnation=generated.incarnation,
             adapter=adapter,
@@ -82,6 +85,18 @@ def read_generated(
     if fault:
         raise EngineFault(f"{engine} answered {generated.request_id} with {fault}")
     return reply
+
+
+def _finish_reason(
+    told: FinishReason, token_ids: NDArray[np.int32], stop_token_ids: Collection[int]
+) -> FinishReason:
+    """Why the reply ended: by itself also where its stop token was the last that it might have.
+
+    Some engines look at the bound first, and call that a length.
+    """
+    if told is FinishReason.LENGTH and len(token_ids) and int(token_ids[-1]) in stop_token_ids:
+        return FinishReason.STOP
+    return told
 
 
 def _fault(reply: SampledReply, tokens_max: int, stop_token_ids: Collection[int]) -> str:

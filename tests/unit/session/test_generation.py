@@ -101,3 +101,10 @@ def test_wrong_types_are_refused() -> None:
 def test_a_reply_that_ran_out_of_room_needs_no_stop_token() -> None:
     """It was cut off; its last token is just a token."""
     assert read(generated((5, 6, 7), finish_reason=FinishReason.LENGTH)).token_ids[-1] == 7
+
+
+def test_a_reply_that_ends_itself_with_its_last_token_has_ended_by_itself() -> None:
+    """Engines that look at the bound first call it a length: its end would stay in its text."""
+    reply = read(generated(finish_reason=FinishReason.LENGTH))
+    assert reply.finish_reason is FinishReason.STOP
+    assert reply.token_ids.tolist() == [5, 6, 9]

@@ -23,6 +23,7 @@ from milepost.actors.session.addresses import Addresses
 from milepost.actors.session.doors import DOOR, ClientGone, DoorTurn, StreamReply
 from milepost.messages.engine import AbortRequests
 from milepost.messages.session import ChatRefused, ChatReply, GeneratedPart, OpenSessions
+from milepost.messages.shared import FinishReason
 
 TEXT = f"Let me look.\n{CALL_TEXT}"
 
@@ -179,3 +180,18 @@ def test_the_core_finds_a_session_by_its_address_only() -> None:
     assert game.core.find(addresses.key("g.0", 1)) is None
     assert game.core.find("f" * 32) is not None
     assert game.core.find("e" * 32) is None
+
+
+def test_a_stream_whose_last_token_is_its_stop_token_is_no_other_than_the_whole_reply() -> None:
+    """An engine may say that the bound ended it: both read it without its stop token."""
+    door = Door()
+    request = door.ask()
+    key, ask, generate = door.game.open_ask()
+    del door.game.asks[key]
+    told = reply_to(generate, TEXT + STOP, finish_reason=FinishReason.LENGTH)
+    door.handle(Answered(key, ask.to, told))
+    answer = door.game.replies[request]
+    assert isinstance(answer, ChatReply), answer
+    assert answer.finish_reason is FinishReason.STOP
+    assert door.content == answer.message["content"]
+    assert STOP not in door.content
