@@ -33,16 +33,13 @@ class CallContext:
         """For formats that do not write one: unique in the conversation."""
         return f"call_{self.turn}_{index}"
 
-    def types(self, function: str) -> dict[str, Any]:
-        """JSON schema type of each parameter of a function, as far as the tools say."""
+    def types(self, function: str) -> dict[str, frozenset[str]]:
+        """JSON types that each parameter of a function may have, as far as the tools say."""
         for tool in self.tools:
             schema = tool.get("function", tool)
             if schema.get("name") == function:
                 properties = (schema.get("parameters") or {}).get("properties") or {}
-                return {
-                    name: value.get("type") if isinstance(value, dict) else None
-                    for name, value in properties.items()
-                }
+                return {name: _kinds(value) for name, value in properties.items()}
         return {}
 
 
@@ -196,7 +193,7 @@ def _typed(
     if not name:
         return None
     types = context.types(name)
-    values = {key: _value(text, types.get(key)) for key, text in pairs}
+    values = {key: _value(text, types.get(key, _UNTOLD)) for key, text in pairs}
     return (_made(name, values, context.call_id(index)),)
 
 
@@ -204,12 +201,43 @@ def _made(name: str, values: dict[str, Any], call_id: str) -> ToolCall:
     return ToolCall(call_id=call_id, name=name, arguments=msgspec.json.encode(values).decode())
 
 
-def _value(text: str, kind: Any) -> Any:
-    """A bare value under its schema type; without one, what JSON says, or else text."""
-    if kind == "string" or is_deep(text):
+_UNTOLD: Final[frozenset[str]] = frozenset()
+_NESTED: Final = frozenset({"array", "object"})
+
+
+def _kinds(schema: Any) -> frozenset[str]:
+    """JSON types that a schema lets a value have; empty: it does not say."""
+    if not isinstance(schema, dict):
+        return _UNTOLD
+    told = schema.get("type")
+    if isinstance(told, str):
+        return frozenset((told,))
+    if isinstance(told, list):
+        return frozenset(kind for kind in told if isinstance(kind, str))
+    parts = schema.get("anyOf") or schema.get("oneOf")
+    if isinstance(parts, list):
+        kinds = [_kinds(part) for part in parts]
+        # What one of them leaves open is open.
+        return _UNTOLD.union(*kinds) if all(kinds) else _UNTOLD
+    values = schema.get("enum")
+    is_text = isinstance(values, list) and all(isinstance(value, str) for value in values)
+    return frozenset(("string",)) if is_text else _UNTOLD
+
+
+def _value(text: str, kinds: frozenset[str]) -> Any:
+    """A bare value under the types of its schema; without any, what JSON says, or else text.
+
+    Where a schema takes text, it is text, also where it looks like a number. Only null, and what is
+    nested, are told from it.
+    """
+    if kinds == {"string"} or is_deep(text):
         return text
     try:
         value = msgspec.json.decode(text.strip())
     except msgspec.MsgspecError:
         return text
-    return text if kind is None and isinstance(value, str) else value
+    if "string" in kinds:
+        is_null = value is None and "null" in kinds
+        is_nested = isinstance(value, list | dict) and not kinds.isdisjoint(_NESTED)
+        return value if is_null or is_nested else text
+    return text if not kinds and isinstance(value, str) else value
