@@ -199,7 +199,9 @@ def check_appended(plan: Plan, appended_roles: Collection[str]) -> None:
         TurnRefused: kind bad_request; names the message.
     """
     for offset, message in enumerate(plan.appended):
-        if message["role"] not in appended_roles:
+        # A developer's words are the system's, where a template knows no developers.
+        role = "system" if message["role"] == "developer" else message["role"]
+        if role not in appended_roles:
             raise TurnRefused(
                 "bad_request",
                 f"messages[{plan.base_messages + offset}] has role {message['role']!r}, which "

@@ -42,9 +42,10 @@ def conversation_row(
     the last reply is cut off: nothing is learned from it.
 
     Raises:
-        RenderFailed: the template refuses the conversation, its replies cannot be located, or it
-            has none.
+        RenderFailed: the template refuses the conversation or leaves out instructions, its replies
+            cannot be located, or it has none.
     """
+    renderer.template.check_instructions(messages, is_begun=False)
     if renderer.template.marks_generation:
         text, spans = renderer.template.render_generated(messages, tools)
     else:

@@ -35,7 +35,8 @@ def find_contents(text: str, messages: Sequence[ChatMessage]) -> list[tuple[int,
         if not isinstance(content, str) or not content.strip():
             continue
         role = str(message["role"])
-        named = text.find(role, cursor)
+        # A developer's words may be written as the system's.
+        named = -1 if role == "developer" else text.find(role, cursor)
         after = cursor if named < 0 else named + len(role)
         # A template may strip, but it strips the ends only.
         core = content.strip()

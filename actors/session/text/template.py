@@ -35,6 +35,9 @@ if TYPE_CHECKING:
 OPEN_MARK: Final = "\ue0f0"
 CLOSE_MARK: Final = "\ue0f1"
 """Private-use characters around generation blocks while their places are looked for."""
+INSTRUCTING: Final = frozenset({"system", "developer"})
+"""Roles that a template may leave out without a word."""
+_PROBE: Final = "probe"
 TEMPLATE_FAULTS: Final = (
     jinja2.TemplateError,
     ArithmeticError,
@@ -83,6 +86,8 @@ class ChatTemplate:
         self.content_hash = hash_of_sources(sources)
         self._plain = self._compiled(mark=False)
         self._marking: dict[str, jinja2.Template] | None = None
+        self._writes: dict[tuple[str, bool], bool] = {}
+        """(role, whether it stands first) -> whether such a message is written at all."""
 
     @property
     def marks_generation(self) -> bool:
@@ -140,6 +145,8 @@ class ChatTemplate:
         generate: bool,
     ) -> str:
         template = compiled["default"]
+        if any(message["role"] == "developer" for message in messages):
+            messages = [self._instructing(message, at) for at, message in enumerate(messages)]
         if self._arguments_as_objects:
             messages = [_with_objects(message) for message in messages]
         if tools:
@@ -156,6 +163,56 @@ class ChatTemplate:
             raise TemplateRaised(f"the chat template raised {error}") from error
         except TEMPLATE_FAULTS as error:
             raise RenderFailed(f"the chat template raised {_told(error)}") from error
+
+    def check_instructions(self, messages: Sequence[ChatMessage], *, is_begun: bool) -> None:
+        """Refuse messages of a system or developer that the template would leave out.
+
+        Args:
+            messages: of a client.
+            is_begun: others stand before them.
+
+        Raises:
+            RenderFailed: the model would never see one of them.
+        """
+        for index, message in enumerate(messages):
+            role, is_first = message["role"], index == 0 and not is_begun
+            if role in INSTRUCTING and not (
+                self._is_written(role, is_first) or self._is_written("system", is_first)
+            ):
+                where = "at the beginning" if is_first else "after other messages"
+                raise RenderFailed(
+                    f"the chat template writes nothing of a {role} message {where} (message "
+                    f"{index} of what is new): say it as the user, or leave it out"
+                )
+
+    def _instructing(self, message: ChatMessage, place: int) -> ChatMessage:
+        """A developer's words as the system's, where the template writes those alone.
+
+        As OpenAI's models have it, where the one took the place of the other.
+        """
+        if message["role"] != "developer" or self._is_written("developer", place == 0):
+            return message
+        return {**message, "role": "system"}
+
+    def _is_written(self, role: str, is_first: bool) -> bool:  # noqa: FBT001
+        known = self._writes.get((role, is_first))
+        if known is None:
+            asked, probe = {"role": "user", "content": "one"}, {"role": role, "content": _PROBE}
+            messages = [probe, asked] if is_first else [asked, probe]
+            try:
+                text = self._plain["default"].render(
+                    messages=messages,
+                    tools=None,
+                    documents=None,
+                    add_generation_prompt=True,
+                    **self._variables,
+                )
+                known = _PROBE in text
+            except TEMPLATE_FAULTS:
+                # It says itself why not, in the conversation that it is asked for.
+                known = True
+            self._writes[role, is_first] = known
+        return known
 
     def _compiled(self, *, mark: bool) -> dict[str, jinja2.Template]:
         environment = _environment(mark=mark)
@@ -215,7 +272,7 @@ def _with_object(call: dict[str, Any]) -> dict[str, Any]:
         return call
     try:
         read = json.loads(arguments)
-    except ValueError:
+    except (ValueError, RecursionError):
         return call
     if not isinstance(read, dict):
         return call

@@ -140,3 +140,60 @@ def test_the_hash_of_a_template_is_read_off_the_model_s_folder_without_rendering
     own = load_template(tmp_path, named_tokens={}, bundled=bundled)
     assert hash_of_sources(template_sources(tmp_path, bundled)) == own.content_hash
     assert bundled_template("qwen3") == bundled_template("no such family") == ""
+
+
+WRITES_THREE_ROLES = (
+    "{% for m in messages %}{% if m.role in ('user', 'assistant') or m.role == 'system' and "
+    "loop.first %}[{{ m.role }}]{{ m.content }}{% endif %}{% endfor %}"
+)
+"""As many published templates: what they do not know, they leave out without a word."""
+
+
+def said(*roles: str) -> list[dict[str, str]]:
+    """A conversation of these roles, each with its name in capitals."""
+    return [{"role": role, "content": role.upper()} for role in roles]
+
+
+def test_a_developer_is_the_system_where_the_template_knows_none() -> None:
+    """OpenAI's clients send one for the other: the model would never see its instructions."""
+    template = ChatTemplate({"default": WRITES_THREE_ROLES})
+    text = template.render(said("developer", "user"), generate=False)
+    assert text == "[system]DEVELOPER[user]USER"
+    source = "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}"
+    plain = ChatTemplate({"default": source})
+    text = plain.render(said("developer", "user"), generate=False)
+    assert text == "[developer]DEVELOPER[user]USER"
+
+
+def test_instructions_that_the_template_leaves_out_are_refused_by_place() -> None:
+    """A harness would take the policy for disobedient, at every step of a run."""
+    template = ChatTemplate({"default": WRITES_THREE_ROLES})
+    for role in ("system", "developer"):
+        told = f"writes nothing of a {role} message after other messages"
+        template.check_instructions(said(role, "user"), is_begun=False)
+        with pytest.raises(RenderFailed, match=rf"{told} \(message 1 of"):
+            template.check_instructions(said("user", role, "user"), is_begun=False)
+        with pytest.raises(RenderFailed, match=rf"{told} \(message 0 of"):
+            template.check_instructions(said(role), is_begun=True)
+
+
+def test_a_template_that_refuses_a_role_says_so_itself() -> None:
+    """In its own words, which the client's people know."""
+    source = "{% if messages[1].role == 'system' %}{{ raise_exception('not here') }}{% endif %}"
+    strict = ChatTemplate({"default": source})
+    messages = said("user", "system")
+    strict.check_instructions(messages, is_begun=False)
+    with pytest.raises(RenderFailed, match="raised not here"):
+        strict.render(messages, generate=False)
+
+
+def test_arguments_that_are_nested_beyond_reading_stay_text() -> None:
+    """A client's own; where the template takes objects they are read, and that must not fail."""
+    template = ChatTemplate(
+        {"default": "{{ messages[0].tool_calls[0].function.arguments is string }}"},
+        arguments_as_objects=True,
+    )
+    for arguments, is_text in (('{"a": 1}', False), ('{"a":' * 9_000 + "1" + "}" * 9_000, True)):
+        call = {"function": {"name": "f", "arguments": arguments}}
+        message = {"role": "assistant", "content": "", "tool_calls": [call]}
+        assert template.render([message], generate=False) == str(is_text)

@@ -276,7 +276,7 @@ def test_a_role_that_cannot_be_appended_is_refused_and_changes_nothing() -> None
     game.open()
     one = game.turn([QUESTION], "one")
     record: Any = game.core._sessions["g.0"].record
-    before = record.num_tokens
+    before, record._appended_roles = record.num_tokens, frozenset({"user", "tool"})
     refused(game, game.chat([QUESTION, one, {"role": "developer", "content": "x"}]), "bad_request")
     assert record.num_tokens == before
     assert not game.core._sessions["g.0"].flights
