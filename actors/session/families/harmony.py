@@ -3,7 +3,8 @@
 `<|channel|>analysis<|message|>reasoning<|end|><|start|>assistant<|channel|>commentary
 to=functions.f <|constrain|>json<|message|>{...}<|call|>`, the prompt having opened the first header
 with `<|start|>assistant`. analysis is reasoning, a message to a function is a call, everything else
-is content. The recipient names the function; its JSON does not.
+is content. The recipient names the function; its JSON does not. A message to somebody who is no
+function keeps its header: without it nobody could tell whom the model meant.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ CHANNEL: Final = "<|channel|>"
 MESSAGE: Final = "<|message|>"
 ENDS: Final = ("<|end|>", "<|call|>", "<|return|>", START)
 """What closes a message; a new start does, too, where the model forgot the end."""
+ADDRESSED: Final = re.compile(r"(?:^|[\s>])to=[^\s<]")
 RECIPIENT: Final = re.compile(r"to=functions\.([^\s<]+)")
 
 
@@ -59,6 +61,8 @@ class HarmonyParser(HeldText):
         self._header = self._held[:place]
         self._held = self._held[place + len(MESSAGE) :]
         self._in_body = True
+        if self._context.tools and not self._recipient and ADDRESSED.search(self._header):
+            self._give(self._header + MESSAGE)
         return True
 
     def _read_body(self, final: bool) -> bool:  # noqa: FBT001

@@ -52,7 +52,7 @@ NEMOTRON3: Final = replace(
     name="nemotron3",
     models="Nemotron 3",
     verified="",
-    stops=(IM_END,),
+    stops=(IM_END, "</s>"),
     options={"truncate_history_thinking": False},
 )
 
@@ -141,7 +141,7 @@ GPT_OSS: Final = Declaration(
     name="gpt_oss",
     models="gpt-oss (harmony)",
     verified="tokenizer",
-    stops=("<|return|>", "<|call|>"),
+    stops=("<|return|>", "<|call|>", "<|endoftext|>"),
     frame=("<|start|>", "<|channel|>", "<|message|>", "<|end|>"),
     opener="<|start|>assistant",
     make_parser=harmony,

@@ -234,6 +234,23 @@ def test_harmony_channels() -> None:
     assert read("gpt_oss", broken + "}", tools=[]).content == "{}"
 
 
+def test_a_harmony_message_to_no_function_keeps_its_header() -> None:
+    """A model that calls `bash` where the function is another must be able to see what it did."""
+    said = '<|channel|>commentary to=bash <|constrain|>json<|message|>{"cmd": "ls"}'
+    reply = read("gpt_oss", said)
+    assert (reply.content, reply.tool_calls) == (said, ())
+    thought = "<|channel|>analysis to=python code<|message|>1"
+    assert read("gpt_oss", thought).reasoning == thought
+    assert read("gpt_oss", "<|channel|>commentary<|message|>to=bash").content == "to=bash"
+
+
+@pytest.mark.parametrize(("name", "stop"), [("gpt_oss", "<|endoftext|>"), ("nemotron3", "</s>")])
+def test_what_a_vendor_calls_the_end_of_a_text_ends_a_reply(name: str, stop: str) -> None:
+    """A model that samples it says nothing after it that anybody taught it."""
+    renderer = family_renderer(name)
+    assert renderer.tokenizer.token_id(stop) in renderer.family.stop_token_ids
+
+
 def test_ids_that_the_model_writes_are_kept() -> None:
     """Kimi's template names a result by the id of its call."""
     text = (
