@@ -236,3 +236,18 @@ async def test_a_model_that_names_an_adapter_reaches_the_engine_as_one() -> None
         writer.write(chat(session, json.dumps({**body, "model": "m:terse"}).encode()))
         await scene.asked()
         assert scene.game.open_ask()[2].adapter == "terse"
+
+
+async def test_a_reply_that_its_client_has_begun_is_refused_and_can_be_counted() -> None:
+    """Anthropic's models go on from it; the policy would begin another message, unasked."""
+    body = {"messages": [QUESTION, {"role": "assistant", "content": "The pet is"}], "max_tokens": 9}
+    said = json.dumps(body).encode()
+    async with served(HttpConfig()) as scene:
+        session = await opened(scene)
+        head, path = f"Content-Length: {len(said)}\r\n", f"/sessions/{session}/v1/messages"
+        status, told = await exchange(scene, head, said, path=path)
+        assert status == 400
+        assert "its client has begun" in json.loads(told)["error"]["message"]
+        assert not scene.game.asks
+        status, told = await exchange(scene, head, said, path=f"{path}/count_tokens")
+        assert status == 200, told

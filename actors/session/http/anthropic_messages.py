@@ -13,7 +13,7 @@ from msgspec import Meta
 
 from milepost.actors.session.http.anthropic_events import MessageEvents, blocks_of, usage_of
 from milepost.actors.session.http.dialect import Asked, encode, finish_word
-from milepost.actors.session.http.fields import check_effort
+from milepost.actors.session.http.fields import check_effort, refuse_more
 from milepost.actors.session.refusal import TurnRefused
 
 if TYPE_CHECKING:
@@ -26,6 +26,14 @@ if TYPE_CHECKING:
     from milepost.messages.shared import ChatMessage
 
 Bound = Annotated[int, Meta(ge=1)]
+_TOOL_FIELDS = (
+    "type",
+    "name",
+    "description",
+    "input_schema",
+    "cache_control",
+    "eager_input_streaming",
+)
 _ERRORS = {400: "invalid_request_error", 404: "not_found_error", 413: "request_too_large"}
 
 
@@ -62,7 +70,8 @@ class AnthropicMessages:
             )
         fields.passing("metadata", "service_tier", "inference_geo", "speed")
         fields.done()
-        return Asked(messages, tools, bound, stream=stream, model=model)
+        begun = bool(messages) and messages[-1]["role"] == "assistant"
+        return Asked(messages, tools, bound, stream=stream, model=model, begun=begun)
 
     def reply(self, reply: ChatReply, about: About) -> bytes:
         """One `message`."""
@@ -107,10 +116,12 @@ def messages_of(item: Mapping[str, Any], where: str, replay: Replay) -> tuple[Ch
         told = type(content).__name__
         raise TurnRefused("bad_request", f"{where}.content is {told}, text or blocks are taken")
     blocks = [_block(block, f"{where}.content[{at}]") for at, block in enumerate(content)]
+    if not blocks and role != "assistant":
+        raise TurnRefused("bad_request", f"{where}.content is empty: leave the message out")
     if role == "assistant":
         return (_assistant(blocks, where, replay),)
     if role == "system":
-        return ({"role": "system", "content": _text(blocks, where)},)
+        return ({"role": "system", "content": _text(blocks, f"{where}.content")},)
     if role != "user":
         raise TurnRefused("bad_request", f"{where} has role {role!r}, user or assistant is taken")
     return tuple(_user(blocks, where))
@@ -149,10 +160,7 @@ def _user(blocks: list[dict[str, Any]], where: str) -> list[ChatMessage]:
                 else:
                     messages.append({"role": "user", "content": text})
             case "tool_result":
-                content = block.get("content") or ""
-                if not isinstance(content, str):
-                    inner = [_block(one, f"{place}.content[{i}]") for i, one in enumerate(content)]
-                    content = _text(inner, place)
+                content = _text_of(block.get("content"), f"{place}.content")
                 call_id = block.get("tool_use_id")
                 messages.append({"role": "tool", "tool_call_id": call_id, "content": content})
             case kind:
@@ -177,8 +185,8 @@ def _text(blocks: list[dict[str, Any]], where: str) -> str:
     texts = []
     for at, block in enumerate(blocks):
         if block["type"] != "text":
-            raise _not_carried(block["type"], f"{where}.content[{at}]")
-        texts.append(_string(block, "text", f"{where}.content[{at}]"))
+            raise _not_carried(block["type"], f"{where}[{at}]")
+        texts.append(_string(block, "text", f"{where}[{at}]"))
     return "".join(texts)
 
 
@@ -190,15 +198,19 @@ def _not_carried(kind: str, where: str) -> TurnRefused:
     )
 
 
+def _text_of(content: object, where: str) -> str:
+    """Of a text, or of blocks of text; nothing is an empty text."""
+    if content is None or isinstance(content, str):
+        return content or ""
+    if not isinstance(content, list):
+        told = type(content).__name__
+        raise TurnRefused("bad_request", f"{where} is {told}, text or blocks of text are taken")
+    return _text([_block(one, f"{where}[{at}]") for at, one in enumerate(content)], where)
+
+
 def _system(system: object) -> list[ChatMessage]:
-    if not system:
-        return []
-    if isinstance(system, list):
-        blocks = [_block(block, f"system[{at}]") for at, block in enumerate(system)]
-        system = _text(blocks, "system")
-    if not isinstance(system, str):
-        raise TurnRefused("bad_request", f"system is {type(system).__name__}, text is taken")
-    return [{"role": "system", "content": system}]
+    text = _text_of(system, "system")
+    return [{"role": "system", "content": text}] if text else []
 
 
 def _tool(tool: dict[str, Any], index: int) -> dict[str, Any]:
@@ -209,9 +221,10 @@ def _tool(tool: dict[str, Any], index: int) -> dict[str, Any]:
             f"tools[{index}] is of type {kind!r}, only tools of the client's own with an "
             "input_schema can be called",
         )
+    refuse_more(tool, _TOOL_FIELDS, f"tools[{index}]")
     function = {"name": tool.get("name"), "parameters": schema}
-    if tool.get("description"):
-        function = {"name": tool["name"], "description": tool["description"], "parameters": schema}
+    if description := tool.get("description"):
+        function = {"name": tool.get("name"), "description": description, "parameters": schema}
     return {"type": "function", "function": function}
 
 

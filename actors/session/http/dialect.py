@@ -50,6 +50,7 @@ class Asked:
         model: as the client calls it; said back.
         usage: a stream ends with token counts (Chat Completions).
         echo: fields that the dialect says back (Responses).
+        begun: the client has written the beginning of the reply itself (Anthropic).
         keep: what its response stands for, if a later request may go on from it (Responses).
     """
 
@@ -61,6 +62,7 @@ class Asked:
     usage: bool = False
     echo: Mapping[str, Any] | None = None
     keep: Continued | None = None
+    begun: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -181,6 +181,18 @@ def _places(body: bytes, fields: Mapping[str, Raw]) -> dict[str, int]:
     return places
 
 
+def refuse_more(item: Mapping[str, Any], known: Collection[str], where: str) -> None:
+    """Refuse what an object has beside its known fields, unless it is null, false or empty.
+
+    Raises:
+        TurnRefused: kind bad_request; names the field.
+    """
+    for name, value in item.items():
+        if value and name not in known:
+            told = msgspec.json.encode(value).decode()[:80]
+            raise TurnRefused("bad_request", f"{where}.{name} = {told} cannot be met, leave it out")
+
+
 def check_effort(effort: str | None, options: Mapping[str, Any], name: str) -> None:
     """Whether the run's template thinks as much as a client wants.
 

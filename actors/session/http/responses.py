@@ -11,7 +11,7 @@ from msgspec import Meta
 
 from milepost.actors.session.http.continued import Continued
 from milepost.actors.session.http.dialect import Asked, encode
-from milepost.actors.session.http.fields import check_effort
+from milepost.actors.session.http.fields import check_effort, refuse_more
 from milepost.actors.session.http.response_events import ResponseEvents, body_of
 from milepost.actors.session.refusal import TurnRefused
 
@@ -192,4 +192,5 @@ def _tool(tool: Mapping[str, Any], index: int) -> dict[str, Any]:
             "bad_request", f"tools[{index}].strict is true: nothing is forced on the policy"
         )
     names = ("name", "description", "parameters")
+    refuse_more(tool, ("type", *names), f"tools[{index}]")
     return {"type": "function", "function": {name: tool[name] for name in names if name in tool}}

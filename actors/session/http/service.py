@@ -41,6 +41,12 @@ EVENTS: Final = {
 }
 
 
+_BEGUN: Final = (
+    "the messages end with an assistant's: a reply that its client has begun is not the policy's, "
+    "leave it out"
+)
+
+
 @dataclass(frozen=True, slots=True)
 class _Client:
     """What is known of the clients of one session."""
@@ -92,6 +98,8 @@ class Chats:
             asked = self.read(session, path, body)
         except TurnRefused as refused:
             return refusal(dialect, refused.message())
+        if asked.begun:
+            return refusal(dialect, TurnRefused("bad_request", _BEGUN).message())
         # A reply may take minutes, and a long history need not wait for it.
         del body
         turn = DoorTurn(

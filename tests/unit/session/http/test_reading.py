@@ -23,6 +23,7 @@ from milepost.actors.session.http.responses import Responses
 from milepost.actors.session.refusal import TurnRefused
 from milepost.actors.session.run import record_maker
 from milepost.actors.session.state import Session
+from milepost.actors.session.validation import check_tools
 from milepost.configs.actors import SessionConfig
 from milepost.messages.session import ChatReply
 from milepost.messages.shared import FinishReason, Usage
@@ -95,6 +96,11 @@ BODIES: list[tuple[Dialect, dict[str, Any]]] = [
 ]  # fmt: skip
 
 
+def _result(content: object) -> dict[str, Any]:
+    block = {"type": "tool_result", "tool_use_id": "call_0_0", "content": content}
+    return {"messages": [{"role": "user", "content": [block]}]}
+
+
 def reading(**options: Any) -> Reading:
     record = record_maker(SessionConfig())(("user", "tool"))
     session = Session(spec("g.0"), record, "rollout", 0.0)
@@ -132,10 +138,28 @@ def test_one_conversation_reads_the_same_in_every_dialect(
         (BODIES[1][0], {"input": [{"type": "computer_call"}]}, "input[0]"),
         (BODIES[1][0], {"reasoning": {"effort": "high"}}, "reasoning.effort"),
         (BODIES[1][0], {"reasoning": {"summary": "auto"}}, "reasoning.summary"),
+        (
+            BODIES[1][0],
+            {"tools": [{"type": "function", **FUNCTION, "defer_loading": True}]},
+            "tools[0].defer_loading = true",
+        ),
         (BODIES[2][0], {"thinking": {"type": "enabled", "budget_tokens": 9}}, "thinking.type"),
         (BODIES[2][0], {"stop_sequences": ["x"]}, "stop_sequences"),
         (BODIES[2][0], {"tool_choice": {"type": "any"}}, "tool_choice"),
         (BODIES[2][0], {"tools": [{"type": "bash_20250124", "name": "bash"}]}, "tools[0]"),
+        (BODIES[2][0], {"tools": [{"name": "f", "input_schema": {}, "strict": True}]}, "strict"),
+        (
+            BODIES[2][0],
+            {"tools": [{"name": "f", "input_schema": {}, "input_examples": [{"a": 1}]}]},
+            "tools[0].input_examples",
+        ),
+        (BODIES[2][0], {"system": 0}, "system is int"),
+        (BODIES[2][0], {"system": {}}, "system is dict"),
+        (BODIES[2][0], {"system": [{"type": "image"}]}, "system[0] is of type image"),
+        (BODIES[2][0], {"messages": [{"role": "user", "content": []}]}, "messages[0].content is"),
+        (BODIES[2][0], _result(5), "messages[0].content[0].content is int"),
+        (BODIES[2][0], _result({"type": "text"}), "messages[0].content[0].content is dict"),
+        (BODIES[2][0], _result([{"type": "image"}]), "messages[0].content[0].content[0] is of"),
         (
             BODIES[2][0],
             {"messages": [{"role": "user", "content": [{"type": "image", "source": {}}]}]},
@@ -152,6 +176,14 @@ def test_what_a_dialect_cannot_do_is_refused_by_name(
         read(dialect, {**body, **change})
     assert named in str(caught.value)
     assert caught.value.kind == "bad_request"
+
+
+def test_a_tool_without_a_name_is_left_to_the_check_of_tools() -> None:
+    """Which every dialect shares; here it was a failure of the server."""
+    tools = [{"description": "d", "input_schema": {}, "cache_control": {"type": "ephemeral"}}]
+    asked = read(BODIES[2][0], {**BODIES[2][1], "tools": tools})
+    with pytest.raises(TurnRefused, match="has no function with a name"):
+        check_tools(asked.tools)
 
 
 def test_dropped_fields_are_dropped_but_never_those_of_the_server() -> None:
