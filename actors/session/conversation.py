@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
 
 from milepost.messages.session import ConversationAsked, ConversationTold
 
 if TYPE_CHECKING:
     from milepost.actors.session.state import Session
+    from milepost.messages.shared import ChatMessage
+
+DEPTH_MAX: Final = 16
+"""Of a field of a message. The bus takes 32 in all, JSON through the HTTP door 100."""
 
 
 def told(session: Session, asked: ConversationAsked) -> ConversationTold:
@@ -20,7 +26,38 @@ def told(session: Session, asked: ConversationAsked) -> ConversationTold:
     return ConversationTold(
         generation=generation,
         num_turns=session.record.num_turns,
-        messages=[] if generation == asked.known else list(newest.messages),
+        messages=[] if generation == asked.known else [_carried(one) for one in newest.messages],
         limit=session.refused_by or newest.cut_by,
         fault=session.fault,
     )
+
+
+def _carried(message: ChatMessage) -> ChatMessage:
+    """The message as the bus can carry it, whose numbers have 64 bits.
+
+    Where a client's JSON is beyond that, arguments of calls become text, as OpenAI has them, and
+    labels of the client's own are left out.
+    """
+    if all(_fits(value, DEPTH_MAX) for value in message.values()):
+        return message
+    carried = dict(message)
+    if calls := message.get("tool_calls"):
+        carried["tool_calls"] = [_with_text(call) for call in calls]
+    return {name: value for name, value in carried.items() if _fits(value, DEPTH_MAX)}
+
+
+def _with_text(call: dict[str, Any]) -> dict[str, Any]:
+    function = call["function"]
+    if isinstance(arguments := function.get("arguments"), dict):
+        function = {**function, "arguments": msgspec.json.encode(arguments).decode()}
+    return {**call, "function": function}
+
+
+def _fits(value: object, depth: int) -> bool:
+    if isinstance(value, int):
+        return -(1 << 63) <= value < 1 << 64
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, list):
+        return depth > 0 and all(_fits(one, depth - 1) for one in value)
+    return True

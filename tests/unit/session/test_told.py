@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from unit.session.kit import CALL_TEXT, QUESTION, STOP, Play, play, renderer, tool_result
@@ -10,6 +11,7 @@ from milepost.actors.arrays import to_bulk
 from milepost.actors.effects import Answered
 from milepost.configs.actors import TreeConfig
 from milepost.messages.agent import ChatPart
+from milepost.messages.codec import Codec
 from milepost.messages.engine import GenerateRefused
 from milepost.messages.session import (
     ChatRefused,
@@ -106,3 +108,29 @@ def test_of_a_tree_the_newest_branch_is_told() -> None:
     other = [{"role": "user", "content": "and of amy?"}]
     second = game.turn(other, "two")
     assert ask(game).messages == [*other, second]
+
+
+def test_what_the_bus_cannot_carry_ends_nobody_s_conversation() -> None:
+    """JSON may hold numbers without end; the answer to its agent's host must not fail over them."""
+    deep: Any = 1
+    for _ in range(60):
+        deep = {"a": deep}
+    game = play()
+    game.open()
+    function = {"name": "f", "arguments": {"n": 10**40, "deep": deep}}
+    called = {
+        "role": "assistant",
+        "content": "x",
+        "tool_calls": [{"id": "c", "type": "function", "function": function}],
+    }
+    game.turn([{**QUESTION, "at": 10**30, "label": [1]}, called, QUESTION], "cat")
+    told = ask(game)
+    codec = Codec()
+    encoded = codec.encode(told)
+    read: Any = codec.decode(encoded.type, encoded.body)
+    assert [message["content"] for message in read.messages] == [
+        QUESTION["content"], "x", QUESTION["content"], "cat",
+    ]  # fmt: skip
+    assert read.messages[0] == {**QUESTION, "label": [1]}
+    arguments = read.messages[1]["tool_calls"][0]["function"]["arguments"]
+    assert json.loads(arguments) == function["arguments"]
