@@ -22,6 +22,8 @@ from milepost.messages.publisher import BucketReady
 
 OURS: Final = "milepost."
 DEPTH_MAX: Final = 40
+INT_MIN: Final = -(1 << 63)
+INT_END: Final = 1 << 64
 WEIGHTS: Final[frozenset[type]] = frozenset({WeightBucket, BucketReady})
 """Their arrays count by dtype and shape: checkpoints hold what is in them."""
 _encoder: Final = msgspec.msgpack.Encoder()
@@ -74,8 +76,11 @@ def _plain(value: Any, *, opaque: bool, hollow: bool = False, depth: int = 0) ->
     match value:
         case Enum():
             return ["enum", _name(type(value)), value.value]
-        case None | bool() | int() | float() | str() | bytes():
+        case None | bool() | float() | str() | bytes():
             return value
+        case int():
+            # A client's JSON may hold any number, msgpack has 64 bits.
+            return value if INT_MIN <= value < INT_END else ["int", f"{value:x}"]
         case list():
             return ["list", *parts(value)]
         case tuple():
@@ -150,6 +155,8 @@ def _value(plain: Any) -> Any:
             return Bulk(dtype, tuple(shape), data)
         case ["array", dtype, shape, data]:
             return _array(dtype, shape, data)
+        case ["int", digits]:
+            return int(digits, 16)
         case ["path", path]:
             return import_module("pathlib").Path(path)
         case [kind, *_]:

@@ -50,6 +50,7 @@ def test_results_of_work_keep_their_types() -> None:
         BatchVerdict((Refusal("g1", "stale"),), {"g1": 3}),
         (1, [2, (3,)], {"a": {4}, 5: frozenset({"b"})}, None, True, b"bytes"),
         (Status.COMPLETED, Path("/a/b"), Request("rollout", 7)),
+        [-(1 << 63), (1 << 64) - 1, 1 << 64, -(10**400)],
     ]
     for value in values:
         back = value_of(content_of(value))
