@@ -54,11 +54,24 @@ class TextStream:
                 self._try_at = 2 * len(self._pending)
             return ""
         new = text[len(self._context_text) :]
-        self._context = (self._context + self._pending)[-CONTEXT_TOKENS:]
-        self._context_text = self._decode(self._context)
+        self._remember(text)
         self._pending = []
         self._try_at = 1
         return new
+
+    def _remember(self, text: str) -> None:
+        """Keep the end of what was decoded; it must begin where a character does.
+
+        Half a character at the beginning would spoil what comes after it: some decoders read a run
+        of bytes as a whole, or not at all.
+        """
+        context = (self._context + self._pending)[-CONTEXT_TOKENS:]
+        context_text = self._decode(context)
+        if not text.endswith(context_text):
+            # What is new begins with a character.
+            context = self._pending
+            context_text = self._decode(context)
+        self._context, self._context_text = context, context_text
 
 
 class ReplyStream:

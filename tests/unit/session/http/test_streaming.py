@@ -5,14 +5,17 @@ from __future__ import annotations
 import random
 
 import pytest
+import tokenizers
 from hypothesis import given
 from hypothesis import strategies as st
+from tokenizers import decoders, models
 from unit.session.kit import CALL_TEXT, LOOKUP, STOP, renderer
 
 from milepost.actors.session.families import ReplyDelta
 from milepost.actors.session.http.door import merged
 from milepost.actors.session.refusal import TurnRefused
 from milepost.actors.session.streaming import ReplyStream, TextStream
+from milepost.actors.session.text.tokenizer import Tokenizer
 
 TEXTS = [
     "cat",
@@ -88,6 +91,38 @@ def test_text_never_comes_in_half_characters(text: str, sizes: list[int]) -> Non
         start += size
     pieces.append(stream.feed(token_ids[start:], final=True))
     assert "".join(pieces) == tokenizer.decode(token_ids)
+
+
+def byte_fallback() -> Tokenizer:
+    """As SentencePiece makes them: words, and bytes for everything else, read run by run."""
+    vocabulary = {f"<0x{byte:02X}>": byte for byte in range(256)}
+    for word in WORDS:
+        vocabulary[word.replace(" ", "\u2581")] = len(vocabulary)
+    backend = tokenizers.Tokenizer(models.BPE(vocab=vocabulary, merges=[], byte_fallback=True))
+    steps = [decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse()]
+    backend.decoder = decoders.Sequence([*steps, decoders.Strip(" ", 1, 0)])
+    return Tokenizer(backend, content_hash="h", named_tokens={})
+
+
+WORDS = ("a", " a", " ", "cat")
+FALLBACK = byte_fallback()
+said = st.lists(st.sampled_from([*WORDS, "🍎", "🍏🍎🍏", "日", "é"]), max_size=9)
+
+
+@given(said, st.lists(st.integers(1, 5), max_size=40))
+def test_a_run_of_bytes_is_read_from_its_beginning(words: list[str], sizes: list[int]) -> None:
+    """A decoder that finds half a character at the beginning of a run gives up all of the run."""
+    token_ids: list[int] = []
+    for word in words:
+        token = FALLBACK.token_id(word.replace(" ", "\u2581"))
+        token_ids += list(word.encode()) if token is None else [token]
+    stream = TextStream(FALLBACK.decode)
+    pieces, start = [], 0
+    for size in sizes:
+        pieces.append(stream.feed(token_ids[start : start + size]))
+        start += size
+    pieces.append(stream.feed(token_ids[start:], final=True))
+    assert "".join(pieces) == FALLBACK.decode(token_ids)
 
 
 def test_bytes_that_never_become_a_character_are_tried_rarely() -> None:
