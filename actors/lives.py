@@ -2,7 +2,8 @@
 
 The supervisor says that a peer was started again, and that peer speaks up itself. These are two
 links, and nobody keeps order between them: a core that is told of the death second would take the
-living for the dead, and wait for a word that it has had.
+living for the dead, and wait for a word that it has had. Nor is it told of deaths before the first
+life that it dealt with, once that is known: it has lost nothing by them.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ class Lives:
         """Peer -> its newest life that the core was told of."""
 
     def news(
-        self, source: str, incarnation: int, message: Message, *, answers: bool = False
+        self, source: str, incarnation: int, message: Message, *, first: bool = False
     ) -> PeerRestarted | None:
         """What the core must be told first, or instead; None: nothing.
 
@@ -46,7 +47,7 @@ class Lives:
             source: who speaks.
             incarnation: its life.
             message: what it says. If that is the news, the result is this very message, once.
-            answers: it answers a question of this core.
+            first: it answers a question of this core, which no life before has taken any of.
         """
         if isinstance(message, PeerRestarted):
             if message.incarnation <= self._told.get(message.actor, 0):
@@ -60,11 +61,11 @@ class Lives:
         # Even before a first word: told of that death second, a core would take this life for dead.
         if incarnation <= self._told.get(source, 0):
             return None
-        # A peer whose first word is an answer may well have died before this core began, and what
-        # it was asked has lived. Were it not so, the supervisor says so, too.
-        if known is None and answers:
-            return None
         self._told[source] = incarnation
+        # It died before this core gave it anything, so what it was asked lives: nothing is lost,
+        # and the supervisor, who may say so second, would speak of a death that is past.
+        if known is None and first:
+            return None
         return PeerRestarted(actor=source, incarnation=incarnation)
 
 
@@ -75,6 +76,7 @@ class InOrder:
         loop: the event loop of the core.
         peer_is_now: of the bus. Questions that a dead incarnation took fail now, not at their
             deadline; one turn of the loop brings that to the core ahead of the news itself.
+        has_died: of the bus. Whether a life before the present one has taken anything of this core.
         tell: takes the news, as a message of the supervisor's.
     """
 
@@ -82,9 +84,11 @@ class InOrder:
         self,
         loop: Loop,
         peer_is_now: Callable[[str, int], None],
+        has_died: Callable[[str], bool],
         tell: Callable[[Incoming], None],
     ) -> None:
-        self._loop, self._peer_is_now, self._tell = loop, peer_is_now, tell
+        self._loop, self._peer_is_now, self._has_died = loop, peer_is_now, has_died
+        self._tell = tell
         self._lives = Lives()
         self._late: deque[list[Callable[[], None]]] = deque()
         """For each news that waits for its turn: it, and all that was said since."""
@@ -95,7 +99,8 @@ class InOrder:
         """Deliver a message or an answer, now or right after what must be told first."""
         message = incoming.message
         source, incarnation = incoming.source, incoming.source_incarnation
-        news = self._lives.news(source, incarnation, message, answers=answers)
+        first = answers and not self._has_died(source)
+        news = self._lives.news(source, incarnation, message, first=first)
         if news is None:
             if isinstance(message, PeerRestarted):
                 return

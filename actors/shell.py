@@ -96,7 +96,7 @@ class Shell:
         self._loop = asyncio.get_running_loop()
         self._ended: asyncio.Future[None] = self._loop.create_future()
         self._questions = Questions(self._bus.is_waited_for)
-        self._in_order = InOrder(self._loop, self._bus.peer_is_now, self._meet)
+        self._in_order = InOrder(self._loop, self._bus.peer_is_now, self._bus.has_died, self._meet)
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._works: dict[str, asyncio.Task[None]] = {}
         self._waiting: list[Incoming] = []

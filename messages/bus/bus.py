@@ -317,6 +317,10 @@ class Bus:
         """Tell what the supervisor knows: this peer was started again, as this incarnation."""
         self._links.peer_is_now(peer, incarnation)
 
+    def has_died(self, peer: str) -> bool:
+        """Whether a life of this peer before its present one may have taken anything of ours."""
+        return self._links.has_died(peer)
+
     def will_not_return(self, peers: Collection[str]) -> None:
         """Tell what the supervisor knows: they are dead for good, and `close` waits for none."""
         self._links.lost.update(peers)

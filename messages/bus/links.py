@@ -142,6 +142,11 @@ class Links:
         if link is not None:
             link.peer_is_now(incarnation)
 
+    def has_died(self, peer: str) -> bool:
+        """A life of this peer before its present one was heard on our link to it."""
+        link = self.by_peer.get(peer)
+        return link is not None and link.num_restarts > 0
+
     def send_released(self, peer: str, body: bytes) -> None:
         """Give shared memory back to this peer."""
         self.by_peer[peer].send_released(body)

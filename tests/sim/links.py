@@ -10,8 +10,9 @@ from typing import TypeAlias
 
 from sim.hands import Hand
 
-from milepost.actors.effects import Core, Event, Received, Unanswered, Work
+from milepost.actors.effects import Answered, Core, Event, Received, Unanswered, Work
 from milepost.actors.lives import Lives
+from milepost.messages.supervisor import PeerRestarted
 
 Pair: TypeAlias = tuple[str, str]
 
@@ -42,6 +43,20 @@ class Actor:
     links: dict[str, Link] = field(default_factory=dict)
     """By whom it writes to."""
     lives: Lives = field(default_factory=Lives)
+    takers: dict[str, int] = field(default_factory=dict)
+    """Peer -> its first life that took anything of this one."""
+
+    def in_order(self, source: str, mail: Mail) -> list[Event]:
+        """What it is told when this comes, as by the shell of an actor."""
+        event = mail.event
+        if not isinstance(event, Received | Answered):
+            return [event]
+        said, is_answer = event.message, isinstance(event, Answered)
+        first = is_answer and self.takers.get(source, mail.incarnation) >= mail.incarnation
+        news = self.lives.news(source, mail.incarnation, said, first=first)
+        if news is None:
+            return [] if isinstance(said, PeerRestarted) else [event]
+        return [event] if news is said else [Received("supervisor", news), event]
 
 
 @dataclass(slots=True, eq=False)

@@ -40,7 +40,6 @@ from milepost.actors.effects import (
 from milepost.actors.lives import Lives
 from milepost.messages.bus.outbound import REFUSED_S
 from milepost.messages.shared import Message
-from milepost.messages.supervisor import PeerRestarted
 
 STEP_S = 0.001
 TELL_S = 60.0
@@ -129,7 +128,7 @@ class Network:
         self.hands.die(actor)
         actor.asks.clear()
         actor.timers.clear()
-        actor.lives = Lives()
+        actor.lives, actor.takers = Lives(), {}
         actor.incarnation += 1
         for link in self.links:
             if link.source is actor:
@@ -236,22 +235,17 @@ class Network:
         self.num_delivered += 1
         if type(event) is Received:
             self._untaken.discard(mail.number)
-            if mail.confirm and mail.incarnation == source.incarnation:
-                self._post(actor, source, Taken(mail.key))
+            if mail.incarnation == source.incarnation:
+                source.takers.setdefault(actor.name, actor.incarnation)
+                if mail.confirm:
+                    self._post(actor, source, Taken(mail.key))
             if mail.is_ask and mail.number in source.asks:
                 key, _, _ = source.asks[mail.number]
                 source.asks[mail.number] = (key, actor.name, True)
         elif mail.answers and actor.asks.pop(mail.answers, None) is None:
             return
-        if isinstance(event, Received | Answered):
-            # As the shell of an actor does.
-            said, answers = event.message, type(event) is Answered
-            news = actor.lives.news(source.name, mail.incarnation, said, answers=answers)
-            if news is None and isinstance(said, PeerRestarted):
-                return
-            if news is not None and news is not said:
-                self._feed(actor, Received("supervisor", news))
-        self._feed(actor, event)
+        for told in actor.in_order(source.name, mail):
+            self._feed(actor, told)
 
     # ---- timers --------------------------------------------------------------------------
 

@@ -96,6 +96,27 @@ async def test_the_supervisor_can_tell_of_a_restart_before_the_peer_is_heard(
         await taken
 
 
+@pytest.mark.parametrize("took", [True, False])
+async def test_a_bus_knows_whether_a_life_that_died_had_taken_anything(
+    world: World, *, took: bool
+) -> None:
+    """What an actor gave to the dead is lost; what it gave to nobody goes to the living."""
+    a, old = await world.bus("a"), await world.bus("b")
+    if took:
+        told = a.tell("b", numbered(0), deadline_s=5)
+        await old.receive()
+        await told
+    await world.kill(old)
+    new = await world.bus("b", incarnation=1)
+    server = serve(new, lambda incoming: new.reply(incoming, numbered(2)))
+    assert not a.has_died("b"), "nobody has heard of it"
+    link_to = a.ask("b", numbered(1), deadline_s=5)
+    a._links.by_peer["b"]._probe(0.0)
+    assert number_of(await link_to) == 2
+    assert a.has_died("b") == took
+    await ended(server)
+
+
 async def test_a_restarted_sender_starts_a_new_stream(world: World) -> None:
     old, b = await world.bus("a"), await world.bus("b")
     told = old.tell("b", numbered(1), deadline_s=5)

@@ -40,13 +40,21 @@ def test_last_words_of_a_dead_life_are_no_news() -> None:
     assert lives.news("peer", 2, WORD) is None
 
 
-def test_a_first_word_that_is_an_answer_is_no_news() -> None:
-    """A publisher that was started again asks engines that were started again before it: news of
-    their deaths would have it wait for words that its predecessor took."""
+def test_deaths_before_the_first_question_was_taken_are_no_news() -> None:
+    """A publisher that was started again asks engines that were started again before it: what it
+    asked lives, and news of their deaths would have it begin again, or wait."""
     lives = Lives()
-    assert lives.news("peer", 1, WORD, answers=True) is None
-    assert lives.news("peer", 2, WORD, answers=True) == news(2)
-    assert lives.news("supervisor", 0, news(2)) is None
+    assert lives.news("peer", 2, WORD, first=True) is None
+    assert lives.news("supervisor", 0, news(1)) is None
+    assert lives.news("supervisor", 0, news(2)) is None, "it is of the life before the answer's"
+    assert lives.news("peer", 3, WORD, first=True) == news(3), "life 2 had been asked"
+
+
+def test_an_answer_is_no_sign_that_nothing_was_lost_before_it() -> None:
+    """What life 0 took is gone with it, though it never said a word; so it is told, and first."""
+    lives = Lives()
+    assert lives.news("peer", 1, WORD) == news(1)
+    assert lives.news("supervisor", 0, news(1)) is None, "told second, the living would be dead"
 
 
 class Turns:
@@ -77,7 +85,7 @@ def test_nothing_overtakes_news_that_wait_for_questions_to_fail() -> None:
         failed = EventReported(source=peer, kind="failed", text=str(incarnation))
         turns.call_soon(partial(told.append, failed))
 
-    peers = InOrder(turns, fail, tell)
+    peers = InOrder(turns, fail, lambda _: False, tell)
     words = [EpochAnswer(version=number, ok=True) for number in range(4)]
     for incarnation, word in enumerate((words[0], words[1])):
         peers.take(Incoming("peer", incarnation, 0, 0, word), tell)
@@ -88,3 +96,20 @@ def test_nothing_overtakes_news_that_wait_for_questions_to_fail() -> None:
     first, second = (EventReported(source="peer", kind="failed", text=text) for text in "12")
     assert told == [words[0], first, news(1), *words[1:3], second, news(2), words[3]]
     assert not turns.calls
+
+
+def test_the_bus_says_whether_a_life_before_an_answer_has_taken_anything() -> None:
+    turns, told, died = Turns(), list[Message](), set[str]()
+
+    def tell(incoming: Incoming) -> None:
+        told.append(incoming.message)
+
+    peers = InOrder(turns, lambda _, __: None, died.__contains__, tell)
+    died.add("lost")
+    for peer in ("peer", "lost"):
+        peers.take(Incoming(peer, 1, 0, 0, WORD), tell, answers=True)
+    for peer in ("peer", "lost"):
+        late = PeerRestarted(actor=peer, incarnation=1)
+        peers.take(Incoming("supervisor", 0, 0, 0, late), tell)
+    turns.turn()
+    assert told == [WORD, PeerRestarted(actor="lost", incarnation=1), WORD]

@@ -14,6 +14,7 @@ from proc.bus.harness import until
 
 from milepost.actors.context import ActorContext
 from milepost.actors.effects import (
+    Answered,
     Ask,
     Effect,
     Event,
@@ -166,6 +167,34 @@ async def test_a_death_is_heard_of_before_the_first_word_of_the_next_life() -> N
         Received("peer", words[1]),
         Received("peer", words[2]),
     ]
+
+
+async def test_deaths_before_anything_was_asked_are_not_told_after_the_answer() -> None:
+    """The supervisor's news is of the life before the one that has answered, and took nothing."""
+    network = MemoryNetwork(NAMES)
+    buses = await open_buses(network)
+    await buses["peer"].close(deadline_s=0.05)
+    buses["peer"] = await Bus.over(
+        network.transport("peer"), name="peer", incarnation=1, run_id="run", limits=LIMITS
+    )
+    context = ActorContext(_spec(), buses["asker"])
+    core = Asker()
+    serving = asyncio.create_task(context.serve(core))
+    await buses["supervisor"].receive()
+    await buses["supervisor"].tell("asker", Begin(), deadline_s=5)
+    word = EpochAnswer(version=2, ok=True)
+    buses["peer"].reply(await buses["peer"].receive(), word)
+    await until(lambda: bool(core.told), "the answer to be told")
+    news = PeerRestarted(actor="peer", incarnation=1)
+    await buses["supervisor"].tell("asker", news, deadline_s=5)
+    await buses["peer"].tell("asker", word, deadline_s=5)
+    async with asyncio.timeout(5):
+        await core.is_done.wait()
+    context.stopping.set()
+    await serving
+    for bus in buses.values():
+        await bus.close(deadline_s=0.05)
+    assert core.told == [Answered("question", "peer", word), Received("peer", word)]
 
 
 class Worker(Asker):
