@@ -205,6 +205,8 @@ class Publisher:
         lane = self._lane_of(key)
         if lane is None:
             return []  # the answer to a question that nobody asks any more
+        if lane.phase is Phase.GONE:
+            return self.failures.engine_ready(lane.engine, now_s)
         match message:
             case EpochConfirmed() if lane.phase is Phase.ACTIVATING:
                 return self._confirmed(lane, message, now_s)
@@ -302,7 +304,9 @@ class Publisher:
         lane = self._lane_of(key)
         if engine := self.proofs.engine_of(key):
             lane = self.epochs.lanes[engine]
-        return self.failures.engine_silent(lane, reason, now_s) if lane else []
+        if lane is None or lane.phase is Phase.GONE:
+            return []  # one that is gone is tried again anyway
+        return self.failures.engine_silent(lane, reason, now_s)
 
     # ---- what transports do on the way ---------------------------------------------------
 

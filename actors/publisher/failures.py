@@ -134,12 +134,15 @@ class Failures:
     def engine_died(self, engine: str, now_s: float) -> list[Effect]:
         """The supervisor replaces the engine, which speaks up when it is ready.
 
-        That word may have overtaken this news, so the engine is asked if nothing comes.
+        It may have done so already, to a life of this publisher that has died since: such old news
+        says nothing of the engine that lives. So it is asked to forget whatever was begun; the bus
+        keeps the question for the next life, and any answer is its word.
         """
         lane = self.epochs.lanes[engine]
         effects = self._leave(lane, now_s)
-        lane.stop(Phase.GONE)
-        return [*effects, Wake(f"again/{engine}", now_s + self.epochs.settings.epoch_deadline_s)]
+        limit_s = self.epochs.settings.epoch_deadline_s
+        ask = lane.ask_for_word(limit_s)
+        return [*effects, ask, Wake(f"again/{engine}", now_s + limit_s)]
 
     def _leave(self, lane: Lane, now_s: float) -> list[Effect]:
         self.proofs.forget(lane.engine)

@@ -9,7 +9,7 @@ from math import prod
 from milepost.actors.effects import Ask
 from milepost.actors.publisher.works import VersionWritten
 from milepost.messages.bulk import ITEM_BYTES
-from milepost.messages.engine import ActivateEpoch, PauseMode, PrepareEpoch
+from milepost.messages.engine import AbortEpoch, ActivateEpoch, PauseMode, PrepareEpoch
 from milepost.messages.publisher import BucketReady, VersionReady
 from milepost.messages.shared import Message
 
@@ -61,7 +61,8 @@ class Phase(StrEnum):
     MOVED = "moved"
     ACTIVATING = "activating"
     GONE = "gone"
-    """Dead, or silent: nothing is sent to it before it says that it is ready, or a retry is due."""
+    """Dead, or silent: it is given nothing before it says that it is ready, or a retry is due. The
+    next life of a dead one is asked for its word."""
 
 
 @dataclass(slots=True)
@@ -159,6 +160,13 @@ class Lane:
         self.phase = phase
         if phase is Phase.GONE:
             self.confirmed, self.was_compared, self.takes_bytes = None, False, False
+
+    def ask_for_word(self, deadline_s: float) -> Ask:
+        """The engine died: gone, until its next life answers this, or speaks up by itself."""
+        version = self.target.version if self.target else 0
+        self.stop(Phase.GONE)
+        reason = f"a life of {self.engine} died, its next one begins with nothing"
+        return self.ask(AbortEpoch(version=version, reason=reason), deadline_s)
 
     def __str__(self) -> str:
         """Engine, phase and progress."""

@@ -38,7 +38,7 @@ from milepost.messages.engine import (
 )
 from milepost.messages.publisher import BucketReady, EngineReady, HoldVersion, VersionReady
 from milepost.messages.shared import Message
-from milepost.messages.supervisor import EventReported
+from milepost.messages.supervisor import EventReported, PeerRestarted
 from milepost.messages.trainer import VersionPublished
 
 BUCKETS = 2
@@ -57,6 +57,8 @@ class Play:
     wakes: dict[str, float] = field(default_factory=dict)
     failed: str = ""
     serving: dict[str, int] = field(default_factory=dict)
+    dead: set[str] = field(default_factory=set)
+    """Engines that answer nothing before they are `back`."""
 
     def __post_init__(self) -> None:
         self.core = self.make()
@@ -147,8 +149,20 @@ class Play:
 
     def answer_all(self) -> None:
         """Every engine answers everything, for as long as there is a question."""
-        while self.asked:
-            self.answer(next(iter(self.asked.values())).to)
+        while living := [ask.to for ask in self.asked.values() if ask.to not in self.dead]:
+            self.answer(living[0])
+
+    def die(self, engine: str) -> None:
+        """With what it had been asked; the supervisor says so."""
+        self.serving.pop(engine, None)
+        self.dead.add(engine)
+        self.asked = {key: ask for key, ask in self.asked.items() if ask.to != engine}
+        self.hear(PeerRestarted(actor=engine, incarnation=1), "supervisor")
+
+    def back(self, engine: str) -> None:
+        """Its next life says that it is ready."""
+        self.dead.discard(engine)
+        self.hear(EngineReady(engine=engine), engine)
 
     def silence(self, engine: str) -> None:
         """The deadline of the engine's open question passes."""
@@ -200,9 +214,6 @@ class FleetPlay(Play):
     def hold_fleet(self) -> None:
         message = HoldVersion(holder="evaluator", lease_s=100.0, fleet=True)
         self.feed(Received("evaluator", message, Request("evaluator", 2)))
-
-    def ready(self, engine: str) -> None:
-        self.hear(EngineReady(engine=engine), engine)
 
     def answer_key(self, key: str, engine: str, message: Message) -> None:
         """An answer that comes whether or not the question is open."""

@@ -14,23 +14,15 @@ from milepost.actors.effects import Taken, Unanswered
 from milepost.actors.publisher.canary import largest_difference
 from milepost.messages.bulk import Bulk
 from milepost.messages.engine import ActivateEpoch, GenerateRefused, PrepareEpoch, Score, Scored
-from milepost.messages.publisher import EngineReady
-from milepost.messages.supervisor import PeerRestarted
 from milepost.messages.trainer import VersionFailed
-
-
-def restart(play: Play, engine: str) -> None:
-    play.serving.pop(engine, None)
-    play.asked = {key: ask for key, ask in play.asked.items() if ask.to != engine}
-    play.hear(PeerRestarted(actor=engine, incarnation=1), "supervisor")
 
 
 def test_a_restarted_engine_is_brought_to_the_published_version() -> None:
     """At once, not with the next publication; the buckets of the last one were kept."""
     play = serving(4)
-    restart(play, "engine-1")
-    assert play.asked == {}
-    play.hear(EngineReady(engine="engine-1"), "engine-1")
+    play.die("engine-1")
+    assert play.waiting(PrepareEpoch) == []
+    play.back("engine-1")
     play.answer_all()
     assert play.serving == {"engine-0": 4, "engine-1": 4}
     assert play.published() == []
@@ -44,10 +36,10 @@ def test_an_engine_may_die_at_any_step_of_an_epoch(steps: int) -> None:
     for _ in range(steps):
         if play.asked:
             play.answer(next(iter(play.asked.values())).to)
-    restart(play, "engine-1")
+    play.die("engine-1")
     play.answer_all()
     assert play.serving == {"engine-0": 1}
-    play.hear(EngineReady(engine="engine-1"), "engine-1")
+    play.back("engine-1")
     play.answer_all()
     assert play.serving == {"engine-0": 1, "engine-1": 1}
     assert play.published() == [1]
@@ -56,9 +48,40 @@ def test_an_engine_may_die_at_any_step_of_an_epoch(steps: int) -> None:
 def test_word_of_the_death_may_come_after_the_engine_is_back() -> None:
     """The two come on different links; the engine must not be forgotten between them."""
     play = serving(0)
-    play.hear(EngineReady(engine="engine-1"), "engine-1")
-    restart(play, "engine-1")
+    play.back("engine-1")
+    play.die("engine-1")
+    play.dead.clear()
     play.wake("again/engine-1")
+    play.answer_all()
+    assert play.serving["engine-1"] == 0
+
+
+@pytest.mark.parametrize("steps", range(9))
+def test_an_engine_whose_word_another_life_of_ours_took_is_not_waited_for(steps: int) -> None:
+    """It said that it is ready to a publisher that died then; the old news of the death before
+    comes to the next one, at any moment. Only the clock would bring that engine back."""
+    play = serving(0)
+    play.announce(1)
+    for _ in range(steps):
+        if play.asked:
+            play.answer(next(iter(play.asked.values())).to)
+    play.die("engine-1")
+    play.dead.clear()
+    play.answer_all()
+    assert play.now_s == 0.0
+    assert play.serving == {"engine-0": 1, "engine-1": 1}
+    assert play.published() == [1]
+
+
+def test_an_engine_that_takes_long_to_start_is_not_counted_as_silent() -> None:
+    """Large models take minutes; four times silent would stop the run."""
+    play = serving(0)
+    for _ in range(5):
+        play.die("engine-1")
+        play.silence("engine-1")
+    assert play.events() == []
+    assert "again/engine-1" in play.wakes
+    play.back("engine-1")
     play.answer_all()
     assert play.serving["engine-1"] == 0
 
@@ -91,8 +114,8 @@ def test_when_every_engine_dies_in_the_switch_the_version_waits_for_the_next_one
     play.announce(1)
     while not play.waiting(ActivateEpoch):
         play.answer("engine-0")
-    restart(play, "engine-0")
-    play.hear(EngineReady(engine="engine-0"), "engine-0")
+    play.die("engine-0")
+    play.back("engine-0")
     play.answer_all()
     play.wake("begin")
     play.answer_all()

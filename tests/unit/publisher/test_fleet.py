@@ -8,7 +8,7 @@ from milepost.actors.publisher.fleet import FleetPublisher
 from milepost.actors.publisher.works import ConfirmVersion
 from milepost.messages.engine import ActivateEpoch, EpochAnswer, PrepareEpoch
 from milepost.messages.publisher import HoldRefused, ReleaseVersion, VersionHeld
-from milepost.messages.supervisor import PeerRestarted, StepRecorded
+from milepost.messages.supervisor import StepRecorded
 from milepost.messages.trainer import VersionFailed
 
 OURS = "evaluation_engine-0"
@@ -62,9 +62,8 @@ def test_an_evaluation_engine_that_starts_again_gets_the_version_being_measured(
     play.answer_all()
     play.announce(1)
     play.answer_all()
-    play.serving.pop(OURS)
-    play.hear(PeerRestarted(actor=OURS, incarnation=1), "supervisor")
-    play.ready(OURS)
+    play.die(OURS)
+    play.back(OURS)
     play.answer_all()
     assert play.serving[OURS] == 0
 
@@ -79,10 +78,10 @@ def test_the_version_being_measured_stays_on_the_disk_until_it_is_released() -> 
     assert oldest_kept(play, 5) == 0
     play.hear(ReleaseVersion(holder="evaluator", fleet=True), "evaluator")
     assert oldest_kept(play, 5) == 5
-    play.serving.pop(OURS)
-    play.hear(PeerRestarted(actor=OURS, incarnation=1), "supervisor")
-    play.ready(OURS)
-    assert play.asked == {}
+    play.die(OURS)
+    play.back(OURS)
+    play.answer_all()
+    assert play.serving == {"engine-0": 0, "engine-1": 0}
     play.hold_fleet()
     play.answer_all()
     assert play.serving[OURS] == 0

@@ -323,7 +323,7 @@ def test_a_version_that_is_being_measured_is_kept_for_the_evaluators_engines() -
         play.bring(version)
     assert play.take(KeepVersions)[-1] == KeepVersions(versions=(0, 2), announced=2)
     play.gpus = {"evaluation_engine-0": THERE}
-    play.ready("evaluation_engine-0")
+    play.back("evaluation_engine-0")
     play.answer_all_but_bytes()
     assert [ask.message for ask in play.open(SendBytes)] == [SendBytes(version=0)]
     play.give_bytes()
