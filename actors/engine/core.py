@@ -97,7 +97,7 @@ class Engine:
     ) -> None:
         self._name, self._publisher, self._incarnation = name, publisher, incarnation
         self._facts, self._requests_max = facts, requests_max
-        self._epochs = Epochs(facts.manifest, facts.gpu)
+        self._epochs = Epochs(name, facts.manifest, facts.gpu)
         self._in_flight: dict[str, _InFlight] = {}
         self._parts = Parts()
         self._drains: list[Request] = []

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
-from milepost.actors.effects import Effect, Reply, Request
+from milepost.actors.effects import Effect, Reply, Request, Tell
 from milepost.actors.engine.interface import (
     CopyWeights,
     DropEpoch,
@@ -35,6 +35,7 @@ from milepost.messages.engine import (
     WeightBucket,
 )
 from milepost.messages.shared import VersionSpan, WeightsUsed
+from milepost.messages.supervisor import EventReported
 
 _NAMED_MAX = 3
 """Names told of a longer list."""
@@ -75,6 +76,7 @@ class Epochs:
     """The epoch state machine of one engine.
 
     Args:
+        name: of the engine.
         manifest: what the model is made of.
         gpu: as of `EngineFacts`.
 
@@ -85,8 +87,8 @@ class Epochs:
         digests: of the versions that serve or served, the newest `_DIGESTS_MAX`.
     """
 
-    def __init__(self, manifest: tuple[TensorSpec, ...], gpu: str = "") -> None:
-        self._gpu = gpu
+    def __init__(self, name: str, manifest: tuple[TensorSpec, ...], gpu: str = "") -> None:
+        self._name, self._gpu = name, gpu
         self._manifest = {spec.name: spec for spec in manifest}
         self._open: _Open | None = None
         self._pending: dict[str, _Pending] = {}
@@ -198,10 +200,10 @@ class Epochs:
         """A work of ours ended: answer who waits for it."""
         pending = self._pending.pop(key, None)
         if pending is None:
-            return []
+            return self._kept(error)  # of a `DropEpoch`, which nobody waits for
         request, opened = pending.request, pending.opened
         if isinstance(result, Switched):
-            return [Reply(request, self._switched(result))]
+            return [Reply(request, self._switched(result)), *self._kept(result.kept)]
         if not error:
             opened.num_staged += pending.is_bucket
             device = "" if pending.is_bucket else self._gpu
@@ -373,6 +375,12 @@ class Epochs:
             pause_s=switched.pause_s,
             num_in_flight=switched.num_in_flight,
         )
+
+    def _kept(self, reason: str) -> list[Effect]:
+        """What was staged could not be let go. Whatever serves does; the next epoch lets go."""
+        said = f"{self._name} {self}, and could not let go of what was staged: {reason}"
+        event = EventReported(source=self._name, kind="staging_kept", text=said)
+        return [Tell("supervisor", event)] if reason else []
 
     def _refuse(self, request: Request, version: int, reason: str) -> Reply:
         return Reply(request, EpochAnswer(version=version, ok=False, reason=reason))

@@ -200,10 +200,12 @@ class Switched:
     Attributes:
         pause_s: how long no token was computed.
         num_in_flight: requests that lived through the switch.
+        kept: why what was staged could not be let go; empty when it was. `OpenEpoch` does it then.
     """
 
     pause_s: float
     num_in_flight: int
+    kept: str = ""
 
 
 # ---- outcomes ---------------------------------------------------------------------------

@@ -7,6 +7,7 @@ sampled and that the second one's version serves are two pieces of news on two w
 from __future__ import annotations
 
 import struct
+from copy import copy
 from dataclasses import dataclass, field
 from functools import cache
 from random import Random
@@ -71,11 +72,16 @@ class Engine:
     staged: dict[str, float] = field(default_factory=dict)
     is_broken: bool = False
     """Takes no further version, and says so."""
+    clings: float = 0.0
+    """Chance that it cannot let go of what was staged."""
     core: Core = field(init=False)
     _first: int | None = None
+    _fate: Random = field(init=False)
+    """Apart, so that other stories stay what their seeds say."""
     _flying: dict[str, _Flying] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        self._fate = copy(self.random)
         self.core = Core(self.name, "publisher", FACTS, 1 << 10, incarnation=self.incarnation)
 
     def start(self, now_s: float) -> list[Effect]:
@@ -91,6 +97,10 @@ class Engine:
 
     def validate(self) -> None:
         self.core.validate()
+        said, is_open = self.core.statistics()["serving"], self.core._epochs.is_switching
+        assert self.lies or is_open or said == self.version, (
+            f"{self.name} says that it serves {said}, and serves {self.version}"
+        )
 
     def statistics(self) -> dict[str, object]:
         return self.core.statistics()
@@ -156,8 +166,11 @@ class Engine:
 
     def perform(self, work: Work) -> object:
         match work:
-            case OpenEpoch() | DropEpoch():
+            case OpenEpoch():
                 self.staged = {}
+            case DropEpoch():
+                if kept := self._let_go():
+                    raise EpochError(kept)
             case StageBucket(_, names, tensors):
                 for name, tensor in zip(names, tensors, strict=True):
                     (self.staged[name],) = struct.unpack("<f", tensor.data)
@@ -174,8 +187,13 @@ class Engine:
         if not self.lies:
             self.version = version
             self._first = version if self._first is None else self._first
+        return Switched(pause_s=0.1, num_in_flight=len(self._flying), kept=self._let_go())
+
+    def _let_go(self) -> str:
+        if self.clings and self._fate.random() < self.clings:
+            return "memory that is not given back"
         self.staged = {}
-        return Switched(pause_s=0.1, num_in_flight=len(self._flying))
+        return ""
 
 
 @cache

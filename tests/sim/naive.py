@@ -275,4 +275,4 @@ class HearsOfItsSwitchFirst(Engine):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.core._epochs = KnowsWhatItWasTold(SHAPES)
+        self.core._epochs = KnowsWhatItWasTold(self.name, SHAPES)

@@ -6,9 +6,10 @@ engines, and their news come in any order. Batches come from a store that always
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from random import Random
+from typing import TypeAlias
 
 import pytest
 from sim.choosers import Seeded
@@ -21,6 +22,7 @@ from sim.standins import Scripted
 from sim.topologies import topology
 
 from milepost.actors.effects import Effect, Event, Received, Reply, Work
+from milepost.actors.engine.interface import EpochError, Switched
 from milepost.actors.publisher.core import Publisher
 from milepost.actors.publisher.settings import PublisherSettings
 from milepost.actors.trainer.core import Trainer
@@ -39,13 +41,14 @@ from milepost.actors.trainer.works import (
 )
 from milepost.messages.buffer import Batch, BatchRequested
 from milepost.messages.publisher import BucketReady, VersionReady
-from milepost.messages.supervisor import PeerRestarted
+from milepost.messages.supervisor import EventReported, PeerRestarted
 
 STEPS = 4
 QUICK_S = 30.0
 """Far less than the deadline of an epoch, far more than deaths and switches take."""
 RARE = (104, 741, 2168, 2865, 3469, 21941)
 """Seeds in which a publisher was once told of deaths that its predecessor knew to be past."""
+MakeEngine: TypeAlias = Callable[..., Engine]
 MODEL = ModelFacts(vocabulary=1, tokenizer_hash="", template_hash="")
 
 
@@ -114,7 +117,7 @@ def thread_of(work: Work) -> str:
     return "door" if isinstance(work, CheckBatch) else "torch"
 
 
-def run_publications(seed: int) -> Network:
+def run_publications(seed: int, make: MakeEngine = Engine) -> Network:
     """A run to its end, and until its engines serve what it published; raises what went wrong."""
     random = Random(f"publications/{seed}")
     shape = topology(steps=STEPS, engines=random.choice((1, 2)), sync=random.random() < 0.5)
@@ -128,7 +131,8 @@ def run_publications(seed: int) -> Network:
     network.add("trainer-0", lambda _: trainer, workshop, hand_of=thread_of)
     network.add("publisher", lambda _: Publisher.of(settings))
     for name in shape.names("engine"):
-        network.add(name, partial(_engine, name, seed), partial(_takes, network, name))
+        made = partial(_engine, make, name, seed)
+        network.add(name, made, partial(_takes, network, name))
     for name in network.actors:
         network.start(name)
     mortals, deaths_left = ["publisher", *shape.names("engine")], random.choice((1, 2, 3))
@@ -149,8 +153,8 @@ def _serve_last(network: Network, engines: Sequence[str]) -> bool:
     return all(isinstance(core, Engine) and core.version == STEPS for core in cores)
 
 
-def _engine(name: str, seed: int, incarnation: int) -> Engine:
-    return Engine(name, Random(f"{seed}/{name}/{incarnation}"), incarnation=incarnation)
+def _engine(make: MakeEngine, name: str, seed: int, incarnation: int) -> Engine:
+    return make(name, Random(f"{seed}/{name}/{incarnation}"), incarnation=incarnation)
 
 
 def _takes(network: Network, name: str, work: Work) -> object:
@@ -190,3 +194,30 @@ def test_nobody_waits_for_a_word_that_has_been_said() -> None:
         num_deaths += sum(each.incarnation for each in network.actors.values())
         assert network.now_s < QUICK_S, f"seed {seed} takes {network.now_s:.1f} s"
     assert num_deaths > 200, "a fault that does not happen tests nothing"
+
+
+def test_an_engine_that_cannot_let_go_of_what_was_staged_is_no_failure() -> None:
+    """The new version serves, and is published; what is left is told, and goes with the next."""
+    kept = 0
+    for seed in range(40):
+        network = run_publications(seed, partial(Engine, clings=0.5))
+        supervisor = network.actors["supervisor"].core
+        assert isinstance(supervisor, Supervisor)
+        events = [each for each in supervisor.events if isinstance(each, EventReported)]
+        kept += sum(each.kind == "staging_kept" for each in events)
+        assert not [each.text for each in events if "refused" in each.text]
+        assert network.now_s < QUICK_S, f"seed {seed} takes {network.now_s:.1f} s"
+    assert kept > 40, "a fault that does not happen tests nothing"
+
+
+class RefusesWhatServes(Engine):
+    """Serves a version, and says that it does not."""
+
+    def _switch(self, version: int) -> Switched:
+        super()._switch(version)
+        raise EpochError("what was staged is still there")
+
+
+def test_the_simulator_finds_an_engine_that_refuses_what_it_serves() -> None:
+    with pytest.raises(AssertionError, match="says that it serves None, and serves 0"):
+        run_publications(0, RefusesWhatServes)

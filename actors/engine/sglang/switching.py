@@ -173,14 +173,21 @@ class Switching:
         self._is_switching = False
         self._open.set()
         pause_s = time.perf_counter() - paused_s
-        await asyncio.get_running_loop().run_in_executor(self._stager, self._staging.drop)
-        return Switched(pause_s, num_in_flight)
+        return Switched(pause_s, num_in_flight, await self._let_go())
 
     def close(self) -> None:
         """Stop the stager."""
         self._update.close()
         self.room.close()
         self._stager.shutdown(wait=False)
+
+    async def _let_go(self) -> str:
+        """Forget what was staged; why not, if that fails. The new version serves all the same."""
+        try:
+            await asyncio.get_running_loop().run_in_executor(self._stager, self._staging.drop)
+        except (RuntimeError, OSError) as error:
+            return f"{type(error).__name__}: {error}"
+        return ""
 
     async def _empty(self) -> None:
         """End what is in the server, and drop every prefix."""

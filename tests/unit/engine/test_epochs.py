@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from milepost.actors.effects import Effect, Reply, Request
+from milepost.actors.effects import Effect, Reply, Request, Tell
 from milepost.actors.engine.epochs import Epochs
 from milepost.actors.engine.interface import (
     CopyWeights,
@@ -48,8 +48,9 @@ class Asker:
     """A publisher in small: asks, carries works out, and reads the answers."""
 
     def __init__(self, gpu: str = "") -> None:
-        self.epochs = Epochs(MANIFEST, gpu)
+        self.epochs = Epochs("engine-0", MANIFEST, gpu)
         self.works: list[Effect] = []
+        self.said: list[Tell] = []
         self.answers: dict[int, EpochAnswer | EpochConfirmed] = {}
         self._num_asked = 0
 
@@ -91,6 +92,8 @@ class Asker:
                 assert isinstance(effect.message, EpochAnswer | EpochConfirmed)
                 assert effect.request.message_id not in self.answers, "answered twice"
                 self.answers[effect.request.message_id] = effect.message
+            elif isinstance(effect, Tell):
+                self.said.append(effect)
             else:
                 self.works.append(effect)
         self.epochs.validate()

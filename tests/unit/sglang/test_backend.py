@@ -246,6 +246,27 @@ async def test_weights_that_fail_on_their_way_end_the_actor_and_leave_nobody_at_
     assert f"version 1 did not reach the server whole: {told}" in await failure(served)
 
 
+async def test_what_is_staged_and_cannot_be_let_go_leaves_the_new_version_serving(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The gate is open by then: a refusal would say that the old version serves."""
+    served = await scene.serve()
+    assert isinstance(served.backend, SGLangBackend)
+    staging = served.backend._switching._staging
+
+    def fails() -> None:
+        raise RuntimeError("the device is lost")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(staging, "drop", fails)
+        switched = await served.publish()
+    assert switched.kept == "RuntimeError: the device is lost"
+    assert served.backend.statistics()["version"] == 1
+    assert len((await served.reply(random_row(1, 4))).token_ids) == 16
+    assert (await served.publish()).kept == ""
+    assert not served.failure
+
+
 async def test_an_answer_that_breaks_off_in_an_update_ends_the_actor(scene: Scene) -> None:
     served = await scene.serve()
     scene.server.garbled.add("/pause_generation")
