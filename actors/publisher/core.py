@@ -205,6 +205,7 @@ class Publisher:
         lane = self._lane_of(key)
         if lane is None:
             return []  # the answer to a question that nobody asks any more
+        lane.was_heard = True
         if lane.phase is Phase.GONE:
             return self.failures.engine_ready(lane.engine, now_s)
         match message:
@@ -304,8 +305,10 @@ class Publisher:
         lane = self._lane_of(key)
         if engine := self.proofs.engine_of(key):
             lane = self.epochs.lanes[engine]
-        if lane is None or lane.phase is Phase.GONE:
-            return []  # one that is gone is tried again anyway
+        if lane is None:
+            return []
+        if lane.phase is Phase.GONE:
+            return self.failures.no_word(lane, now_s)
         return self.failures.engine_silent(lane, reason, now_s)
 
     # ---- what transports do on the way ---------------------------------------------------

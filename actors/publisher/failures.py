@@ -105,20 +105,25 @@ class Failures:
 
     def engine_silent(self, lane: Lane, reason: str, now_s: float) -> list[Effect]:
         """The engine is dead or stuck: the epoch goes on without it, and it is tried again."""
+        said = _event("engine_silent", f"{lane.engine} left: {reason}")
+        if not lane.was_heard:
+            # A life of ours that has died since may have known that it is being started again.
+            return [*self.engine_died(lane.engine, now_s), said]
         lane.num_failures += 1
         if lane.num_failures > TRIES_MAX:
             tries = lane.num_failures
             return [Fail(f"{lane.engine} took no version in {tries} tries, the last: {reason}")]
         effects = self._leave(lane, now_s)
         lane.stop(Phase.GONE)
-        event = _event("engine_silent", f"{lane.engine} left: {reason}")
         wake = Wake(f"again/{lane.engine}", now_s + AGAIN_S * 2**lane.num_failures)
-        return [*effects, event, wake]
+        return [*effects, said, wake]
 
     def again_due(self, engine: str, now_s: float) -> list[Effect]:
         """Try a silent engine again, unless it spoke up meanwhile."""
         lane = self.epochs.lanes[engine]
-        return self.engine_ready(engine, now_s) if lane.phase is Phase.GONE else []
+        if lane.phase is not Phase.GONE:
+            return []
+        return self.engine_ready(engine, now_s) if lane.was_heard else [self._ask_for_word(lane)]
 
     def engine_ready(self, engine: str, now_s: float) -> list[Effect]:
         """An engine (re)started with nothing: first the published version, then the epoch's."""
@@ -129,6 +134,7 @@ class Failures:
         effects = self._leave(lane, now_s)
         lane.stop(Phase.IDLE)
         lane.confirmed = None
+        lane.was_heard = True
         return effects + self.epochs.reconcile(lane)
 
     def engine_died(self, engine: str, now_s: float) -> list[Effect]:
@@ -136,13 +142,18 @@ class Failures:
 
         It may have done so already, to a life of this publisher that has died since: such old news
         says nothing of the engine that lives. So it is asked to forget whatever was begun; the bus
-        keeps the question for the next life, and any answer is its word.
+        keeps the question for the next life, and any answer is its word. How long that life may
+        take to begin is the supervisor's to judge: here it is waited for, and counts for nothing.
         """
         lane = self.epochs.lanes[engine]
-        effects = self._leave(lane, now_s)
-        limit_s = self.epochs.settings.epoch_deadline_s
-        ask = lane.ask_for_word(limit_s)
-        return [*effects, ask, Wake(f"again/{engine}", now_s + limit_s)]
+        return [*self._leave(lane, now_s), self._ask_for_word(lane)]
+
+    def no_word(self, lane: Lane, now_s: float) -> list[Effect]:
+        """An engine that died is still not back: it is asked once more."""
+        return [Wake(f"again/{lane.engine}", now_s + AGAIN_S)]
+
+    def _ask_for_word(self, lane: Lane) -> Effect:
+        return lane.ask_for_word(self.epochs.settings.epoch_deadline_s)
 
     def _leave(self, lane: Lane, now_s: float) -> list[Effect]:
         self.proofs.forget(lane.engine)

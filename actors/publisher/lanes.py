@@ -74,6 +74,8 @@ class Lane:
     target: Weights | None = None
     confirmed: int | None = None
     """The version it serves, as far as it confirmed."""
+    was_heard: bool = False
+    """Its present life has said something: silence is its failure from then on."""
     num_failures: int = 0
     """Attempts in a row that did not bring it to a version."""
     num_moves: int = 0
@@ -165,6 +167,7 @@ class Lane:
         """The engine died: gone, until its next life answers this, or speaks up by itself."""
         version = self.target.version if self.target else 0
         self.stop(Phase.GONE)
+        self.was_heard = False
         reason = f"a life of {self.engine} died, its next one begins with nothing"
         return self.ask(AbortEpoch(version=version, reason=reason), deadline_s)
 

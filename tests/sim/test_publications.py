@@ -46,6 +46,8 @@ from milepost.messages.supervisor import EventReported, PeerRestarted
 STEPS = 4
 QUICK_S = 30.0
 """Far less than the deadline of an epoch, far more than deaths and switches take."""
+LOADING_S = 500.0
+"""More than all tries take that an engine has which does not answer."""
 RARE = (104, 741, 2168, 2865, 3469, 21941)
 """Seeds in which a publisher was once told of deaths that its predecessor knew to be past."""
 MakeEngine: TypeAlias = Callable[..., Engine]
@@ -117,7 +119,7 @@ def thread_of(work: Work) -> str:
     return "door" if isinstance(work, CheckBatch) else "torch"
 
 
-def run_publications(seed: int, make: MakeEngine = Engine) -> Network:
+def run_publications(seed: int, make: MakeEngine = Engine, loading_s: float = 0.0) -> Network:
     """A run to its end, and until its engines serve what it published; raises what went wrong."""
     random = Random(f"publications/{seed}")
     shape = topology(steps=STEPS, engines=random.choice((1, 2)), sync=random.random() < 0.5)
@@ -141,7 +143,7 @@ def run_publications(seed: int, make: MakeEngine = Engine) -> Network:
             return network
         if deaths_left and random.random() < 0.02:
             deaths_left -= 1
-            _kill(network, random.choice(mortals), random)
+            _kill(network, random.choice(mortals), random, loading_s)
         if not network.step():
             break
     raise AssertionError(f"seed {seed} does not end: {trainer.working_on()}")
@@ -163,7 +165,7 @@ def _takes(network: Network, name: str, work: Work) -> object:
     return engine.perform(work)
 
 
-def _kill(network: Network, name: str, random: Random) -> None:
+def _kill(network: Network, name: str, random: Random, loading_s: float) -> None:
     if network.actors[name].core is None:
         return
     network.kill(name, keep_sent=random.randrange)
@@ -171,7 +173,8 @@ def _kill(network: Network, name: str, random: Random) -> None:
     for other in network.actors:
         if other not in (name, "supervisor"):
             network.tell("supervisor", other, news)
-    network.call_at(network.now_s + random.choice((0.0, 1.0)), partial(network.start, name))
+    takes_s = random.choice((0.0, 1.0)) + (loading_s if name == "engine-1" else 0.0)
+    network.call_at(network.now_s + takes_s, partial(network.start, name))
 
 
 @pytest.mark.parametrize("chunk", range(4))
@@ -194,6 +197,20 @@ def test_nobody_waits_for_a_word_that_has_been_said() -> None:
         num_deaths += sum(each.incarnation for each in network.actors.values())
         assert network.now_s < QUICK_S, f"seed {seed} takes {network.now_s:.1f} s"
     assert num_deaths > 200, "a fault that does not happen tests nothing"
+
+
+def test_an_engine_may_take_long_to_start_again_also_if_our_predecessor_alone_knew_of_it() -> None:
+    """Large models are loaded for many minutes: one does that here, the others are quick. Its
+    supervisor judges how long that may take, and the run goes on."""
+    num_deaths = 0
+    for seed in range(160):
+        network = run_publications(seed, loading_s=LOADING_S)
+        slow = network.actors.get("engine-1")
+        deaths = slow.incarnation if slow else 0
+        num_deaths += deaths
+        longest_s = deaths * LOADING_S + QUICK_S
+        assert network.now_s < longest_s, f"seed {seed} takes {network.now_s:.1f} s"
+    assert num_deaths > 40, "a fault that does not happen tests nothing"
 
 
 def test_an_engine_that_cannot_let_go_of_what_was_staged_is_no_failure() -> None:
