@@ -246,6 +246,8 @@ class Batches:
                 world_size=0,
                 ranks=(),
                 metrics=batch_metrics(groups, self.settings.success_metric) if groups else {},
+                # It was whole when it was handed out: the door has refused what is not here.
+                is_reopened=len(groups) < self.settings.groups_per_step,
             )
         )
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from unit.buffer.kit import Play, settings
+from unit.buffer.kit import Play, group, settings
 
 from milepost.actors.buffer.cuts import Cut
-from milepost.actors.buffer.marks import Handed
+from milepost.actors.buffer.marks import Fates, Gone, Handed
 from milepost.actors.buffer.work import WriteMarks
 from milepost.messages.buffer import Batch, GroupsRefused
 from milepost.messages.trainer import VersionPublished
@@ -40,6 +40,21 @@ def test_a_batch_that_is_filled_up_twice_in_a_row_is_written_twice_and_goes_out_
     answer = play.batch(number)
     assert isinstance(answer, Batch)
     assert answer.group_ids == ("b", "d")
+
+
+def test_a_batch_that_a_life_before_reopened_takes_no_group_that_is_too_old() -> None:
+    """The door refused a part of it and the buffer died: what is left, and what fills it up, have
+    aged as groups of the queue do."""
+    fates = Fates()
+    fates.apply(Handed(step=0, version=0, groups=("a", "b"), tokens=2))
+    fates.apply(Gone(group="a", reason="C1", consumed=True))
+    given = settings(journal=True, late="drop", staleness_max=0, groups_max=6)
+    play = Play(given, fates, (group("b", 0),))
+    play.hear(VersionPublished(version=1))
+    number = play.request(0)
+    for name, version in (("c", 0), ("d", 1), ("e", 1)):
+        play.put(name, version)
+    assert play.batch(number).group_ids == ("d", "e")
 
 
 def test_the_key_of_a_write_is_the_same_until_the_next_one_begins() -> None:
