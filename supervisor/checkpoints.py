@@ -33,10 +33,18 @@ def put_back(run_folder: Path) -> None:
 
     No trainer may be at work in the folder.
     """
-    for aside in (run_folder / FOLDER).glob(".step_*.replaced"):
-        final = aside.with_name(aside.name.removeprefix(".").removesuffix(".replaced"))
-        if not final.exists():
-            aside.rename(final)
+    for aside in set_aside(run_folder):
+        aside.rename(_final(aside))
+
+
+def set_aside(run_folder: Path) -> tuple[Path, ...]:
+    """Checkpoints without their name: each was being replaced when its writer was killed."""
+    found = (run_folder / FOLDER).glob(".step_*.replaced")
+    return tuple(sorted(path for path in found if not _final(path).exists()))
+
+
+def _final(aside: Path) -> Path:
+    return aside.with_name(aside.name.removeprefix(".").removesuffix(".replaced"))
 
 
 def _is_whole(folder: Path) -> bool:

@@ -8,8 +8,10 @@ or breaks, the lines written before are whole.
 from __future__ import annotations
 
 import asyncio
+import atexit
 import inspect
 import os
+import signal
 import sys
 import traceback
 from collections.abc import Callable, Iterator
@@ -25,6 +27,9 @@ from milepost.actors.lifeline import tie_to_parent
 from milepost.configs.read import home_of
 from milepost.configs.suggest import did_you_mean
 from milepost.messages.shared import Prompt
+
+EXIT_S: Final = 5
+"""For what modules do at the end of their process."""
 
 
 class Target(Struct, frozen=True):
@@ -179,8 +184,10 @@ def _made(target: Target) -> Iterator[Fault]:
     async def make() -> None:
         actor.make_agent(target.path, target.options["options"], target.options["data_options"])
 
+    # Never closed, as the actor's: that would wait for whatever the agent gave its threads to do.
+    loop = asyncio.new_event_loop()
     try:
-        asyncio.run(make())
+        loop.run_until_complete(make())
     except actor.AgentError as error:
         yield Fault(str(error), "make $.actors.agent.options what its __init__ takes")
     except Exception as error:  # noqa: BLE001 - user code may raise anything; it is the answer
@@ -283,9 +290,9 @@ def _template(target: Target) -> Iterator[Fault]:
         return
     for what in found["faults"][:1]:
         yield Fault(f"family {family} does not fit the chat template: {what}", remedy)
-    known, rows = found["vocabulary"], target.options["vocabulary"]
-    if rows and known > rows:
-        what = f"the tokenizer has {known} tokens, and the model rows for {rows} (vocab_size)"
+    needed, rows = found["rows_needed"], target.options["vocabulary"]
+    if rows and needed > rows:
+        what = f"the tokenizer needs {needed} rows, and the model has {rows} (vocab_size)"
         yield Fault(what, "give the tokenizer that the model was made with", "$.model.path")
 
 
@@ -331,5 +338,9 @@ WITHOUT_CODE: Final[dict[str, Callable[[Target], Iterator[Fault]]]] = {
 
 if __name__ == "__main__":
     main()
-    # Threads that the user's code left behind must not hold up the end.
+    # What modules clean up at their end is cleaned up; threads that the user's code left behind
+    # must not hold up the end, so it is not that of the interpreter.
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.alarm(EXIT_S)
+    atexit._run_exitfuncs()  # noqa: SLF001 - there is no public name for it
     os._exit(0)

@@ -106,11 +106,14 @@ def compare(found: Iterable[TensorSpec], wanted: Iterable[TensorSpec], *, what: 
 def read_checkpoint(folder: Path) -> dict[str, Place]:
     """Every tensor of a Hugging Face folder, by name, without reading its bytes.
 
+    A whole file goes before an index, as with transformers: it leaves the index of former shards
+    where it writes one file in their place.
+
     Raises:
         ManifestError: no safetensors file, a damaged one, or an index that names what is not there.
     """
     index = folder / INDEX
-    if index.is_file():
+    if index.is_file() and not (folder / SINGLE).is_file():
         try:
             named = msgspec.json.decode(index.read_bytes(), type=_Index).weight_map
         except (msgspec.DecodeError, RecursionError) as error:

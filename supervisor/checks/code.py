@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import secrets
 import signal
 import subprocess
 import sys
@@ -30,6 +31,7 @@ from milepost.supervisor.checks.parts import (
     MATCHERS,
 )
 from milepost.supervisor.checks.wiring import is_prompt_file
+from milepost.supervisor.cleanup.processes import RUN_VARIABLE, kill_all
 from milepost.supervisor.probe import Fault, Probe, Target
 
 LENGTHS_S: Final = 300.0
@@ -37,6 +39,8 @@ LENGTHS_S: Final = 300.0
 LENGTHS: Final = "the limit of this check"
 HELLO: Final = "system.timeouts.hello_s"
 READY: Final = "system.timeouts.ready_s"
+KILL_S: Final = 5.0
+"""For what the user's code has started to end once it is killed."""
 
 
 def user_code_loads(subject: Subject) -> Iterator[Finding]:
@@ -210,6 +214,7 @@ def _run_child(
     Everything goes through files: a pipe would stay open as long as anything that the user's code
     has started holds it. They have no name, so a check that is killed leaves nothing behind.
     """
+    mark = f"check-{secrets.token_hex(8)}"
     with (
         tempfile.TemporaryFile() as given,
         tempfile.TemporaryFile() as answers,
@@ -224,6 +229,7 @@ def _run_child(
             stderr=errors,
             pass_fds=(answers.fileno(),),
             start_new_session=True,
+            env=os.environ | {RUN_VARIABLE: mark},
         )
         try:
             code = process.wait(timeout=deadline_s)
@@ -232,17 +238,20 @@ def _run_child(
         except subprocess.TimeoutExpired:
             end = f"took longer than {limit} = {deadline_s:g}"
         finally:
-            _kill_group(process)
+            _kill_all(process, mark)
         answers.seek(0)
         lines = answers.read().splitlines()
     return [msgspec.json.decode(line, type=Probe) for line in lines], end
 
 
-def _kill_group(process: subprocess.Popen[bytes]) -> None:
-    """Whatever the user's code has started at import goes with the child."""
+def _kill_all(process: subprocess.Popen[bytes], mark: str) -> None:
+    """Whatever the user's code has started goes with the child, also what left its session."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
+    # One that the kernel holds has been sent its signal, and ends when it is let go.
+    with contextlib.suppress(TimeoutError):
+        kill_all((), mark, deadline_s=KILL_S)
 
 
 def _how_it_ended(code: int, errors: bytes) -> str:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
 from milepost.actors.engine.sglang.adapters import adapter_faults
+from milepost.actors.engine.sglang.launch import python_of, variables
 from milepost.actors.weights.manifest import read_checkpoint
 from milepost.configs.actors import EngineConfig
 from milepost.configs.problem import Problem
@@ -174,19 +174,20 @@ def servers_can_start(subject: Subject) -> Iterator[Finding]:
         if python and shutil.which(python) is None:
             remedy = "name the interpreter of an environment with SGLang"
             yield Problem(f'"{python}" is no program', f"{where}.python", remedy)
-        elif not _has_sglang(python or sys.executable):
+        elif not _has_sglang(engine):
             what = f'"{python}" has no package sglang' if python else "sglang is not installed here"
             remedy = "name the interpreter of an environment that has it"
             yield Problem(what, f"{where}.python", remedy)
 
 
-def _has_sglang(python: str) -> bool:
-    """Whether this interpreter would find it; looked for, not imported."""
+def _has_sglang(engine: EngineConfig) -> bool:
+    """Whether its server would find it, begun as it will be; looked for, not imported."""
     program = "import importlib.util as u, sys; sys.exit(u.find_spec('sglang') is None)"
+    words = ["env", *variables(engine), python_of(engine), "-P", "-c", program]
     try:
-        asked = subprocess.run(
-            [python, "-c", program], capture_output=True, timeout=ASKED_S, check=False
-        )
-    except (OSError, subprocess.TimeoutExpired):
+        asked = subprocess.run(words, capture_output=True, timeout=ASKED_S, check=False)
+    except OSError:
         return False
+    except subprocess.TimeoutExpired:
+        return True  # a slow disk; the engine says what becomes of it
     return asked.returncode == 0

@@ -54,10 +54,12 @@ def checkpoint_is_complete(subject: Subject) -> Iterator[Finding]:
         remedy = f"set {inner}" if len(missing) > 1 and inner.is_dir() else WHOLE
         yield Problem(f'"{model.path}" has no {pattern}', WHERE, remedy)
     if "config.json" not in missing:
-        yield from _config(model)
+        actors = subject.topology.actors
+        computed = actors.engine is not None or actors.evaluation_engine is not None
+        yield from _config(model, computed=computed)
 
 
-def _config(model: ModelConfig) -> Iterator[Finding]:
+def _config(model: ModelConfig, *, computed: bool) -> Iterator[Finding]:
     where = str(model.folder / "config.json")
     try:
         config = read_settings(model.folder)
@@ -72,7 +74,7 @@ def _config(model: ModelConfig) -> Iterator[Finding]:
         known = ", ".join(ARCHITECTURES)
         yield Problem(f'model_type "{kind}" is not supported', where, f"known are {known}")
     else:
-        yield from _sense(config, where)
+        yield from _sense(config, where, computed=computed)
     positions = config.get("max_position_embeddings")
     if isinstance(positions, int) and positions < model.context_tokens_max:
         what = (
@@ -82,11 +84,16 @@ def _config(model: ModelConfig) -> Iterator[Finding]:
         yield Problem(what, "$.model.context_tokens_max", f"set {positions} or less")
 
 
-def _sense(config: dict[str, Any], where: str) -> Iterator[Finding]:
+def _sense(config: dict[str, Any], where: str, *, computed: bool) -> Iterator[Finding]:
+    # The trainer's model is that of transformers, which computes more than an engine of ours: a
+    # supervised run has no engine.
+    refused = (SettingsDamaged, UnsupportedModelError) if computed else SettingsDamaged
     try:
         shape_from_config(config)
-    except (SettingsDamaged, UnsupportedModelError) as error:
+    except refused as error:
         yield Problem(str(error), where, "give another checkpoint, or write this one again")
+    except UnsupportedModelError:
+        pass
     for fault in setting_faults(config):
         yield Problem(fault, where, "give another checkpoint, or write this one again")
 

@@ -21,7 +21,7 @@ class _Door:
 
     def meets(self, other: _Door) -> int:
         """The first port that both want; 0 when there is none."""
-        if self.host != other.host and not (_is_all(self.host) or _is_all(other.host)):
+        if not (self.host == other.host or _covers(self, other) or _covers(other, self)):
             return 0
         low, high = max(self.ports[0], other.ports[0]), min(self.ports[-1], other.ports[-1])
         return low if low <= high else 0
@@ -56,8 +56,12 @@ def _doors(topology: Topology) -> Iterator[_Door]:
             yield _Door("$.actors.guests.listen", host, range(port, port + 1))
 
 
-def _is_all(host: str) -> bool:
+def _covers(one: _Door, other: _Door) -> bool:
+    """Whether the address of `one` stands for that of `other`, too: `::` for all, `0.0.0.0` not."""
     try:
-        return ip_address(host).is_unspecified
+        wide = ip_address(one.host)
+        if not wide.is_unspecified:
+            return False
+        return wide.version == 6 or ip_address(other.host).version == 4
     except ValueError:
         return False

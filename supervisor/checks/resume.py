@@ -16,10 +16,12 @@ from milepost.supervisor.checkpoints import (
     META,
     checkpoint_folder,
     last_checkpoint,
+    set_aside,
     whole_checkpoints,
 )
 from milepost.supervisor.checks.check import Finding, Note, Subject
 from milepost.supervisor.checks.code import READY, problems
+from milepost.supervisor.cleanup.registry import read_registry
 from milepost.supervisor.cleanup.unfinished import SUMMARY
 from milepost.supervisor.outcome import RunStatus
 from milepost.supervisor.probe import Target
@@ -75,6 +77,12 @@ def resume_goes_on(subject: Subject) -> Iterator[Finding]:
         what = "nothing to resume: no topology.toml"
         yield Problem(what, str(folder), "give the folder of a run that was started")
         return
+    if pid := _supervisor_of(folder):
+        what = f"the run goes on: its supervisor is process {pid}"
+        yield Problem(what, str(folder), f"wait for its end, or `milepost stop --run {folder}`")
+    for aside in set_aside(folder):
+        what = "was being replaced when the run was killed; to resume it gives it its name first"
+        yield Note(what, str(aside))
     try:
         before = load_topology(str(written.absolute()))
     except ConfigError as error:
@@ -89,6 +97,15 @@ def resume_goes_on(subject: Subject) -> Iterator[Finding]:
         yield Problem(what, str(path), "remove it: the run then goes on as one that was killed")
         return
     yield from _something_to_do(folder, subject.topology, summary)
+
+
+def _supervisor_of(folder: Path) -> int:
+    """Number of the process that runs it now; 0 when nobody does."""
+    try:
+        owned = read_registry(folder)
+    except (OSError, ValueError):
+        return 0  # whoever takes the folder over says what is wrong with it
+    return owned.supervisor.pid if owned.supervisor is not None and owned.in_use else 0
 
 
 def _something_to_do(

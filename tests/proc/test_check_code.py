@@ -59,7 +59,7 @@ MODULES = {
     "async def slow_reward(given):\n    return 1.0\n"
     "def pair(prompt, reply):\n    return 1.0\n"
     "def same(stored, replayed):\n    return stored == replayed\n",
-    "makers": "import asyncio, os, threading\n"
+    "makers": "import asyncio, atexit, os, pathlib, subprocess, sys, threading\n"
     "from milepost.actors.agent import Agent\n"
     "class Base(Agent):\n"
     "    async def run(self, episode):\n        pass\n"
@@ -76,6 +76,17 @@ MODULES = {
     "class Threads(Base):\n"
     "    def __init__(self):\n"
     "        threading.Thread(target=threading.Event().wait).start()\n"
+    "class Works(Base):\n"
+    "    def __init__(self):\n"
+    "        waits = threading.Event().wait\n"
+    "        asyncio.get_running_loop().run_in_executor(None, waits)\n"
+    "        atexit.register(pathlib.Path(__file__).with_name('ended').touch)\n"
+    "class Serves(Base):\n"
+    "    def __init__(self):\n"
+    "        code = 'import signal; signal.pause()'\n"
+    "        words = [sys.executable, '-c', code]\n"
+    "        child = subprocess.Popen(words, start_new_session=True)\n"
+    "        pathlib.Path(__file__).with_name('pid').write_text(str(child.pid))\n"
     "class Starts(Base):\n"
     "    async def start(self):\n        raise OSError('nobody is there yet')\n",
     "starts": "import pathlib, subprocess, sys\n"
@@ -222,12 +233,13 @@ def test_an_agent_that_cannot_be_made_is_told_by_its_exception(modules: Path) ->
     assert remedies[0] == f"see {line}; what may fail for a while belongs into `start`"
 
 
-def test_an_agent_whose_making_ends_or_blocks_the_process_is_named() -> None:
-    """And one that leaves a thread behind holds nobody up."""
-    ends = (agent("Leaves", "makers"), agent("Threads", "makers"), agent("Good"))
-    assert faults(*ends) == [
+def test_an_agent_whose_making_ends_or_blocks_the_process_is_named(modules: Path) -> None:
+    """And one that leaves a thread behind, or work for one, holds nobody up."""
+    left = (agent("Threads", "makers"), agent("Works", "makers"))
+    assert faults(agent("Leaves", "makers"), *left, agent("Good")) == [
         ("user_makers:Leaves", "loading `user_makers:Leaves` ended the process with exit code 7")
     ]
+    assert (modules / "ended").exists(), "what a module does at the end of its process is done"
     ((_, fault),) = probe((agent("Hangs", "makers"),), 3.0, "system.timeouts.ready_s")
     assert fault.what == "loading `user_makers:Hangs` took longer than system.timeouts.ready_s = 3"
     assert fault.remedy.endswith("nor in __init__: what takes its time belongs into `start`")
@@ -261,10 +273,13 @@ def test_code_that_hangs_is_killed_at_its_deadline() -> None:
 
 
 def test_what_the_code_has_started_is_gone_afterwards(modules: Path) -> None:
-    assert faults(Target("filter", "user_starts:keep", "$.f")) == []
-    pid = int((modules / "pid").read_text(encoding="utf-8"))
-    gone, alive = psutil.wait_procs([psutil.Process(pid)] if psutil.pid_exists(pid) else [], 10)
-    assert not alive, gone
+    """A server of its own session, too, which no signal to a group reaches."""
+    for target in (Target("filter", "user_starts:keep", "$.f"), agent("Serves", "makers")):
+        assert faults(target) == []
+        pid = int((modules / "pid").read_text(encoding="utf-8"))
+        started = [psutil.Process(pid)] if psutil.pid_exists(pid) else []
+        gone, alive = psutil.wait_procs(started, 10)
+        assert not alive, gone
 
 
 def test_a_killed_check_takes_its_child_along(modules: Path) -> None:
@@ -336,8 +351,16 @@ def test_a_tokenizer_that_does_not_fit_its_model_is_told(modules: Path) -> None:
         return [(fault.what, fault.where) for _, fault in probe((target,), 30.0)]
 
     assert found() == []
-    told = "the tokenizer has 267 tokens, and the model rows for 266 (vocab_size)"
+    told = "the tokenizer needs 267 rows, and the model has 266 (vocab_size)"
     assert found(vocabulary=266) == [(told, "$.model.path")]
+    tokenizer.add_special_tokens(["<pad>"])
+    write_tokenizer(modules, tokenizer, context_tokens_max=1024)
+    assert found() == [], "added by its user for padding, which nothing here does"
+    template = modules / "chat_template.jinja"
+    text = template.read_text(encoding="utf-8")
+    template.write_text(text + "{# <pad> #}", encoding="utf-8")
+    assert found() == [(told.replace("7", "8").replace("6 (", "7 ("), "$.model.path")]
+    template.write_text(text, encoding="utf-8")
     path = modules / "tokenizer.json"
     path.write_text("{}", encoding="utf-8")
     ((what, where),) = found()

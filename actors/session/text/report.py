@@ -15,7 +15,8 @@ from typing import Any
 
 from milepost.actors.session.families import UnknownFamily
 from milepost.actors.session.text.proof import make_renderer, prove
-from milepost.actors.session.text.sources import SourceDamaged
+from milepost.actors.session.text.rendering import Renderer
+from milepost.actors.session.text.sources import SourceDamaged, template_sources
 from milepost.actors.session.text.template import RenderFailed
 
 
@@ -32,6 +33,7 @@ def report(folder: Path, family: str, options: dict[str, Any]) -> dict[str, Any]
         "family": family,
         "family_verified": renderer.family.verified,
         "vocabulary": renderer.tokenizer.vocabulary_size,
+        "rows_needed": _rows_needed(renderer, folder),
         "tokenizer_hash": renderer.tokenizer.content_hash,
         "template_hash": renderer.template.content_hash,
         "stop_tokens": [renderer.tokenizer.decode([t]) for t in renderer.family.stop_token_ids],
@@ -39,6 +41,25 @@ def report(folder: Path, family: str, options: dict[str, Any]) -> dict[str, Any]
         "faults": [str(each) for each in findings if each.is_fault],
         "notes": [str(each) for each in findings if not each.is_fault],
     }
+
+
+def _rows_needed(renderer: Renderer, folder: Path) -> int:
+    """Rows an embedding must have for every id that a conversation of this family can bring.
+
+    A special token that neither the template nor an end of a reply names, such as one for padding,
+    comes only of a text that spells it: that text is refused where it is met.
+    """
+    tokenizer, family = renderer.tokenizer, renderer.family
+    written = "".join(template_sources(folder, family.bundled_template).values())
+    names = {text: name for name, text in tokenizer.named_tokens.items()}
+    used = [
+        token_id
+        for text, token_id in tokenizer.added_tokens.items()
+        if token_id not in tokenizer.special_ids
+        or text in written
+        or (text in names and names[text] in written)
+    ]
+    return 1 + max([*used, *family.stop_token_ids, tokenizer.own_size - 1])
 
 
 if __name__ == "__main__":

@@ -38,6 +38,7 @@ class Tokenizer:
         added_tokens: ids of all tokens that were added to the vocabulary, special or not, by text.
         named_tokens: `bos_token`, `eos_token`, ... as the chat template sees them.
         vocabulary_size: ids are below it; the added tokens are counted.
+        own_size: ids of tokens that were not added are below it.
     """
 
     def __init__(
@@ -63,6 +64,7 @@ class Tokenizer:
         self.special_ids = frozenset(self.special_tokens)
         self.special_cut = cutter(self.special_tokens.values())
         self.vocabulary_size = backend.get_vocab_size(with_added_tokens=True)
+        self.own_size = backend.get_vocab_size(with_added_tokens=False)
 
     def encode(self, text: str) -> NDArray[np.int32]:
         """Token ids, int32 [N]; special tokens written out in `text` become their ids."""

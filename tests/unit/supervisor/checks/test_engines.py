@@ -126,6 +126,12 @@ def test_an_interpreter_without_sglang_is_told_before_anything_waits_for_it(
     (tmp_path / "sglang" / "__init__.py").write_text("raise SystemExit", encoding="utf-8")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     assert told(f"actors.engine.sglang.python={sys.executable}") == [], "looked for, not imported"
+    monkeypatch.delenv("PYTHONPATH")
+    monkeypatch.chdir(tmp_path)
+    itself = f"actors.engine.sglang.python={sys.executable}"
+    assert len(told(itself)) == 1, "the folder that it is started in is none of its packages"
+    theirs = f"actors.engine.sglang.environment={{PYTHONPATH = '{tmp_path}'}}"
+    assert told(itself, theirs) == [], "its server has this environment, too"
     monkeypatch.setattr(sys, "executable", str(bare))
     (here,) = told()
     assert here.startswith(f"sglang is not installed here at {where}")

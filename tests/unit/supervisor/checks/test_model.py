@@ -25,8 +25,8 @@ def checkpoint(tmp_path: Path) -> Path:
 
 
 def problems(folder: Path | str, context_tokens_max: int = 256) -> list[str]:
-    """Of both checks."""
-    checked = subject(model=model(Path(folder), context_tokens_max))
+    """Of both checks, for a run with an engine of ours."""
+    checked = subject(model=model(Path(folder), context_tokens_max), actors={"engine": {}})
     return told([*checkpoint_is_complete(checked), *tensors_fit(checked)])
 
 
@@ -141,6 +141,17 @@ def test_what_no_trainer_or_engine_would_take_is_told(
     assert told_of in problem
 
 
+def test_what_only_an_engine_cannot_compute_is_no_fault_of_a_supervised_run(tmp_path: Path) -> None:
+    """Its trainer takes the model of transformers; a size that is none is none there, too."""
+    folder = write_model(tmp_path / "m", attention_bias=True)
+    assert "is not computed" in problems(folder)[0]
+    alone = subject(model=model(folder))
+    assert told([*checkpoint_is_complete(alone), *tensors_fit(alone)]) == []
+    damaged = subject(model=model(write_model(tmp_path / "d", hidden_size="64")))
+    (problem,) = told([*checkpoint_is_complete(damaged)])
+    assert "hidden_size is '64'" in problem
+
+
 @pytest.mark.parametrize(
     ("changes", "told_of"),
     [
@@ -207,10 +218,6 @@ def test_files_that_are_cut_or_not_there_are_told(checkpoint: Path) -> None:
     path.write_bytes(len(deep).to_bytes(8, "little") + deep)
     (nested,) = problems(checkpoint)
     assert nested.startswith(f"{path} is no safetensors file: maximum recursion depth")
-    (checkpoint / INDEX).write_bytes(b'{"metadata":' + deep)
-    (index_nested,) = problems(checkpoint)
-    assert index_nested.startswith(f"{checkpoint / INDEX} is no index of a checkpoint: ")
-    (checkpoint / INDEX).unlink()
     path.write_bytes(content.replace(b'"F32"', b'"F99"', 1))
     (dtype,) = problems(checkpoint)
     assert "is F99, which cannot be moved" in dtype
@@ -218,10 +225,15 @@ def test_files_that_are_cut_or_not_there_are_told(checkpoint: Path) -> None:
     index = {"weight_map": dict.fromkeys(names, "model-00001-of-00002.safetensors")}
     index["weight_map"]["model.norm.weight"] = "model-00002-of-00002.safetensors"
     (checkpoint / INDEX).write_text(json.dumps(index), encoding="utf-8")
+    path.write_bytes(content)
+    assert problems(checkpoint) == [], "transformers takes the whole file, too, and no old index"
     path.rename(checkpoint / "model-00001-of-00002.safetensors")
     (checkpoint / "model-00001-of-00002.safetensors").write_bytes(content)
     (shard,) = problems(checkpoint)
     assert shard == f"{checkpoint / 'model-00002-of-00002.safetensors'} does not exist"
+    (checkpoint / INDEX).write_bytes(b'{"metadata":' + deep)
+    (index_nested,) = problems(checkpoint)
+    assert index_nested.startswith(f"{checkpoint / INDEX} is no index of a checkpoint: ")
 
 
 def load_file_names(content: bytes) -> list[str]:

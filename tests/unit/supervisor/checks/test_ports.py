@@ -34,6 +34,7 @@ def found(
         ({"port": 9000, "host": "10.0.0.1"}, "tcp://10.0.0.2:9000", 1),
         ({"port": 8999}, "ipc", 1),
         ({"port": 9001}, "nonsense", 1),
+        ({"port": 9100, "host": "::1"}, "tcp://0.0.0.0:9100", 1),
     ],
 )
 def test_doors_with_ports_of_their_own_are_left_alone(
@@ -51,6 +52,7 @@ def test_doors_with_ports_of_their_own_are_left_alone(
         ({"port": 8997}, "ipc", 4, "port 9000 is that of $.tracking.prometheus.port, too"),
         ({"port": 9001}, "tcp://127.0.0.1:9002", 2, "port 9002 is that of $.actors.session.http"),
         (None, "tcp://0.0.0.0:9000", 1, "port 9000 is that of $.tracking.prometheus.port, too"),
+        ({"port": 9100, "host": "::"}, "tcp://127.0.0.1:9100", 1, "port 9100 is that of $.actors."),
     ],
 )
 def test_a_port_that_two_doors_want_is_told(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,8 @@ from milepost.supervisor.checkpoints import checkpoint_folder, last_checkpoint, 
 from milepost.supervisor.checks import Machine, Subject
 from milepost.supervisor.checks.check import Finding, Note
 from milepost.supervisor.checks.resume import resume_goes_on
+from milepost.supervisor.cleanup.processes import identity_of
+from milepost.supervisor.cleanup.registry import PRIVATE, Registry, identity_record
 
 DOCUMENT: dict[str, Any] = {
     "run": {"name": "tiny", "steps": 10},
@@ -90,6 +93,21 @@ def test_a_run_without_a_whole_checkpoint_begins_again_in_its_folder(run_folder:
     assert problems(run_folder) == []
     (note,) = findings(run_folder)
     assert "no whole checkpoint yet" in str(note)
+
+
+def test_a_run_that_goes_on_and_a_checkpoint_without_its_name_are_told(run_folder: Path) -> None:
+    """What `milepost run --resume` would say, and do, before it looks at anything."""
+    newest = checkpoint_folder(run_folder, 4)
+    aside = newest.rename(newest.with_name(f".{newest.name}.replaced"))
+    (note,) = findings(run_folder)
+    assert str(note).startswith(f"{aside}: was being replaced when the run was killed; to resume")
+    (run_folder / PRIVATE).mkdir()
+    alive = identity_of(os.getpid())
+    assert alive is not None
+    begun = {"kind": "run", "run_id": "alive", "supervisor": identity_record(alive)}
+    Registry(run_folder).append(begun)
+    (problem,) = problems(run_folder)
+    assert problem.startswith(f"the run goes on: its supervisor is process {os.getpid()} at ")
 
 
 def ended(folder: Path, status: str, *, measured: int | None = None) -> None:
