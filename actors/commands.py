@@ -16,7 +16,8 @@ def end_at_ctrl_c() -> None:
 def say(lines: Iterable[str]) -> None:
     """Print them, as far as somebody reads and the terminal has letters for them.
 
-    What acts on a terminal, as in a damaged name, is written by its number.
+    What acts on a terminal, as in a damaged name, is written by its number; ends of lines and tabs
+    stay.
     """
     encoding = sys.stdout.encoding or "utf-8"
     text = "".join(f"{_plain(line)}\n" for line in lines)
@@ -31,4 +32,7 @@ def say(lines: Iterable[str]) -> None:
 def _plain(line: str) -> str:
     if line.isprintable():
         return line
-    return "".join(each if each.isprintable() else f"<U+{ord(each):04X}>" for each in line)
+    kept = "\n\t"
+    return "".join(
+        each if each.isprintable() or each in kept else f"<U+{ord(each):04X}>" for each in line
+    )

@@ -85,25 +85,32 @@ def read_payloads(path: Path, damaged: list[str] | None = None) -> Iterator[tupl
 
     Args:
         path: of the file.
-        damaged: gets a line for each place where something is not whole.
+        damaged: gets a line, at the end, if something is not whole: what is so first, and how many
+            more places are.
     """
     if not path.exists():
         return
-    holes = [] if damaged is None else damaged
+    first, count = "", 0
     with path.open("rb") as file:
         left = file.seek(0, os.SEEK_END)
         file.seek(0)
         while left > 0:
-            place = f"{path}, byte {file.tell()}"
+            place = file.tell()
             head = file.read(_HEAD.size)
             address, length = _HEAD.unpack(head) if len(head) == _HEAD.size else (0, left)
             left -= _HEAD.size + length
-            if left < 0:
-                # Torn, or its length is damaged: where the next one begins is not known.
-                holes.append(f"{place}: nothing whole from there on")
-                return
-            content = file.read(length)
-            if address_of(content) == address:
+            # Torn, or zeros, as a machine that died leaves them at the end, or its length is
+            # damaged: where the next one begins is not known.
+            is_last = left < 0 or not any(head)
+            content = b"" if is_last else file.read(length)
+            if not is_last and address_of(content) == address:
                 yield address, content
-            else:
-                holes.append(f"{place}: a content of {length} bytes is damaged")
+                continue
+            count += 1
+            what = f"a content of {length} bytes is damaged"
+            first = first or f"byte {place}: {'nothing whole from there on' if is_last else what}"
+            if is_last:
+                break
+    if damaged is not None and first:
+        more = f", and {count - 1} more places are not whole" if count > 1 else ""
+        damaged.append(f"{path}, {first}{more}")

@@ -61,14 +61,14 @@ class Recording:
 
 
 def read_recordings(
-    folder: Path, actor: str = "", unreadable: list[str] | None = None
+    folder: Path, actor: str = "", unreadable: dict[Path, str] | None = None
 ) -> list[Recording]:
     """Every recording in `RUN/recorder`, by actor and life; rings and pins of one life are joined.
 
     Args:
         folder: made by `Recorder.open`.
         actor: of this one only.
-        unreadable: gets a line for each file that cannot be read; without it the first one raises.
+        unreadable: gets each file that cannot be read, and why; without it the first one raises.
 
     Raises:
         RingDamaged: a file is none of ours, or of another commit.
@@ -84,7 +84,7 @@ def read_recordings(
         except (RingDamaged, OSError) as error:
             if unreadable is None:
                 raise
-            unreadable.append(str(error))
+            unreadable[path] = str(error)
             continue
         if actor and one.actor != actor:
             continue

@@ -52,7 +52,7 @@ def story(folder: Path, run_id: str, actor: str, reason: str) -> str:
     Returns:
         Text of several lines; what cannot be read is said in it, since a failure is told anyway.
     """
-    unreadable: list[str] = []
+    unreadable: dict[Path, str] = {}
     every = read_recordings(folder, unreadable=unreadable)
     recordings = [each for each in every if each.about["run_id"] == run_id]
     own = [each for each in recordings if each.actor == actor]
@@ -66,7 +66,7 @@ def story(folder: Path, run_id: str, actor: str, reason: str) -> str:
         head = f"last lines of {actor}"
     shown = found[-LINES_MAX:]
     texts = [f"  {each.actor} {words_of(each.line)}"[:CHARACTERS_MAX] for each in shown]
-    missing = [f"a recording cannot be read: {each}" for each in unreadable]
+    missing = [f"a recording cannot be read: {each}" for each in unreadable.values()]
     return "\n".join([*missing, f"{head} ({len(shown)} of {len(found)} lines):", *texts, ""])
 
 

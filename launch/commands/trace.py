@@ -82,11 +82,11 @@ def _gather(folder: Path | None, name: str) -> tuple[list[Recording], list[str]]
 def _read(folder: Path) -> tuple[list[Recording], list[str]]:
     from milepost.actors.recorder.reading import read_recordings
 
-    unreadable: list[str] = []
+    unreadable: dict[Path, str] = {}
     recordings = read_recordings(folder / "recorder", unreadable=unreadable)
     short = [each.name for each in recordings if each.lines and each.lines[0].number > 0]
     damaged = [f"{text}, lines are missing" for each in recordings for text in each.damaged]
-    left_out = [f"{text}; what it holds is missing" for text in unreadable]
+    left_out = [f"{text}; what it holds is missing" for text in unreadable.values()]
     return recordings, [*map(_too_short, short), *damaged, *left_out]
 
 

@@ -92,7 +92,7 @@ class Tape:
         spec: as the actor had it, without addresses.
         lines: from the first one, without a gap.
         contents: by address.
-        damaged: places of the file of contents that are not whole.
+        damaged: a line about the file of contents, if it is not whole.
     """
 
     spec: ActorSpec
@@ -108,12 +108,12 @@ class Tape:
             ReplayRefused: it is not there, not whole, or not of this commit or topology.
         """
         folder = run_folder / FOLDER
-        unreadable: list[str] = []
+        unreadable: dict[Path, str] = {}
         found = read_recordings(folder, actor, unreadable) if actor else []
         if not found and unreadable:
-            raise ReplayRefused("; ".join(unreadable))
+            raise ReplayRefused("; ".join(unreadable.values()))
         if not found:
-            names = sorted({each.actor for each in read_recordings(folder, unreadable=[])})
+            names = sorted({each.actor for each in read_recordings(folder, unreadable={})})
             there = f"there are {', '.join(names)}" if names else f"{folder} holds no recording"
             raise ReplayRefused(f"nothing was recorded of {actor!r}, {there}")
         # A resumed run keeps the recordings of its life before.
@@ -121,10 +121,13 @@ class Tape:
         about = recording.about
         spec = _spec(run_folder, recording)
         _check(recording, spec)
-        lines = _whole(recording, [*recording.damaged, *unreadable], until)
-        path = folder / f"{actor}-{about['incarnation']}.payloads"
+        stem = f"{actor}-{about['incarnation']}"
+        # Lines that are missing show by their numbers, but for the last ones: those are in the ring
+        # of this life. Its pins have nothing behind them, and other lives are not replayed.
+        ring = unreadable.get(folder / f"{stem}.ring")
+        lines = _whole(recording, [*recording.damaged, *([ring] if ring else [])], until)
         damaged: list[str] = []
-        contents = dict(read_payloads(path, damaged))
+        contents = dict(read_payloads(folder / f"{stem}.payloads", damaged))
         return cls(spec, until.cut(lines), contents, damaged)
 
     def event(self, line: Line) -> Event | None:
@@ -156,7 +159,7 @@ class Tape:
         content = self.contents.get(line.digest)
         if content is None:
             full = "system.recorder.payload_bytes_max was reached, or the disk was slow"
-            why = line.error or "; ".join(self.damaged[:1]) or full
+            why = line.error or "; ".join(self.damaged) or full
             raise ReplayRefused(
                 f"the {line.type} of line {line.number} is not there ({why}); "
                 f"--until line={line.number - 1} goes as far as it can"

@@ -11,8 +11,10 @@ from pathlib import Path
 import pytest
 from unit.recorder.test_recorder import OPENED, opened, record, recorder_path, spec
 
+from milepost.actors.commands import say
 from milepost.actors.effects import Received
 from milepost.actors.recorder.payloads import read_payloads
+from milepost.actors.recorder.pins import write_pin
 from milepost.actors.recorder.reading import read_recording, read_recordings
 from milepost.actors.recorder.recorder import FOLDER, Recorder
 from milepost.actors.recorder.replay.__main__ import _replay
@@ -78,6 +80,25 @@ def test_a_replay_misses_an_end_that_is_damaged(tmp_path: Path) -> None:
         Tape.read(tmp_path, "buffer", Until())
 
 
+@pytest.mark.parametrize("name", ["buffer-0.earlier.ring", "buffer-0.pin-0.zst", "buffer-1.ring"])
+def test_files_of_other_lives_and_pins_refuse_no_whole_recording(tmp_path: Path, name: str) -> None:
+    """A run that was resumed behind a power cut has them: it "goes as far as" its end was said."""
+    recorded(tmp_path)
+    (tmp_path / FOLDER / name).write_bytes(b"nonsense")
+    assert len(Tape.read(tmp_path, "buffer", Until()).lines) == COUNT
+
+
+def test_a_pin_alone_is_not_taken_for_the_whole_life(tmp_path: Path) -> None:
+    """The ring had its last lines; no number tells how many."""
+    recorded(tmp_path)
+    ring = recorder_path(tmp_path)
+    write_pin(ring, ring.read_bytes(), "why", pins_max=1)
+    ring.write_bytes(b"nonsense")
+    with pytest.raises(ReplayRefused, match=f"buffer-0.ring.*--until line={COUNT - 1} goes as"):
+        Tape.read(tmp_path, "buffer", Until())
+    assert len(Tape.read(tmp_path, "buffer", Until("line", COUNT - 1)).lines) == COUNT
+
+
 def test_damaged_contents_are_named_and_cost_themselves_alone(tmp_path: Path) -> None:
     """A length that became huge must not be taken for one: no machine has that memory."""
     recorded(tmp_path)
@@ -140,6 +161,37 @@ def test_words_that_would_compare_nothing_are_refused(tmp_path: Path) -> None:
             _replay(given)
     with pytest.raises(ReplayRefused, match="nothing was recorded of '', there are buffer"):
         Tape.read(tmp_path, "", Until())
+
+
+def test_contents_are_read_up_to_zeros_that_a_power_cut_left(tmp_path: Path) -> None:
+    """Each 16 of them looked like a damaged content: half a million lines for 8 MiB."""
+    recorded(tmp_path)
+    path = tmp_path / FOLDER / "buffer-0.payloads"
+    every, size = list(read_payloads(path)), path.stat().st_size
+    with path.open("ab") as file:
+        file.write(bytes(1 << 16))
+    damaged: list[str] = []
+    assert list(read_payloads(path, damaged)) == every
+    assert damaged == [f"{path}, byte {size}: nothing whole from there on"]
+
+
+def test_one_line_tells_of_all_contents_that_are_damaged(tmp_path: Path) -> None:
+    recorded(tmp_path)
+    path = tmp_path / FOLDER / "buffer-0.payloads"
+    every = list(read_payloads(path))
+    size = len(every[0][1])
+    for number in range(3):
+        flip(path, sum(16 + len(content) for _, content in every[: number + 1]) - 1)
+    damaged: list[str] = []
+    assert list(read_payloads(path, damaged)) == every[3:]
+    more = "and 2 more places are not whole"
+    assert damaged == [f"{path}, byte 0: a content of {size} bytes is damaged, {more}"]
+
+
+def test_what_has_several_lines_is_said_on_as_many(capsys: pytest.CaptureFixture[str]) -> None:
+    """All problems of a topology came on one line, with the numbers of line ends between."""
+    say(["refused: $.a: one\n$.b: two\tthree", "a\x1b[2Jb"])
+    assert capsys.readouterr().out == "refused: $.a: one\n$.b: two\tthree\na<U+001B>[2Jb\n"
 
 
 @pytest.mark.parametrize("module", ["archive", "recorder.replay"])
