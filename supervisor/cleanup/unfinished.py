@@ -7,6 +7,7 @@ import json
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import NoneType
 from typing import Any, Final
 
 from milepost.supervisor.cleanup.registry import PRIVATE
@@ -18,6 +19,23 @@ OPEN_STEP: Final = f"{PRIVATE}/open_step.json"
 """The object of the step that still grows, as far as it has grown."""
 RUN_FILE: Final = f"{PRIVATE}/run.json"
 """What the supervisor said of its run when it began; also how clients attach."""
+_TYPES: Final[dict[str, tuple[type, ...]]] = {
+    "step": (int,),
+    "version": (int,),
+    "time": (int, float),
+    "kind": (str,),
+    "source": (str,),
+    "run_id": (str,),
+    "name": (str,),
+    "folder": (str,),
+    "pid": (int,),
+    "steps": (int,),
+    "resumed_from": (int, NoneType),
+    "started_at": (int, float),
+}
+"""What a field that is counted with or compared may be."""
+_NUMBER_END: Final = 1 << 53
+"""Of every number here; one beyond it, or no number at all, is damaged."""
 
 
 def write_open_step(run_folder: Path, fields: dict[str, Any]) -> None:
@@ -115,7 +133,7 @@ def _scores(
         event["values"]
         for event in events
         if event["kind"] == "evaluation"
-        and "version" in (event.get("values") or {})
+        and _has(event.get("values"), "version")
         and (event["time"] >= started_at or event["values"]["version"] <= (resumed_from or -1))
     ]
     return before_and_after(found)
@@ -147,13 +165,27 @@ def _one_line(path: Path) -> bytes:
 
 
 def _objects(data: bytes, *needed: str) -> Iterator[dict[str, Any]]:
-    """Objects with these fields, one a line.
+    """Objects with these fields, each of its type, one a line.
 
     A damaged one is passed over: whoever cleans up behind this has processes to end and memory to
     free, and `milepost view` names the line.
     """
     for line in data.split(b"\n"):
-        with contextlib.suppress(ValueError):
+        # Also what is nested too deep to be read.
+        with contextlib.suppress(ValueError, RecursionError):
             found = json.loads(line)
-            if isinstance(found, dict) and found.keys() >= set(needed):
+            if _has(found, *needed):
                 yield found
+
+
+def _has(found: Any, *needed: str) -> bool:
+    """Whether it is an object with these fields, and they can be counted with."""
+    return isinstance(found, dict) and all(
+        name in found and _is_sound(found[name], _TYPES[name]) for name in needed
+    )
+
+
+def _is_sound(value: Any, types: tuple[type, ...]) -> bool:
+    # By its exact type: a bool is no number.
+    is_number = type(value) in (int, float)
+    return type(value) in types and (not is_number or abs(value) < _NUMBER_END)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 from unit.supervisor.test_cleanup import RUN, begin
@@ -60,6 +62,43 @@ def test_no_damaged_file_keeps_what_a_killed_run_owned(
     assert not sockets.exists()
     summary = json.loads((folder / SUMMARY).read_text())
     assert summary["status"] == "killed"
+    assert summary["steps_done"] == (2 if name == OPEN_STEP else 3)
+
+
+@pytest.mark.parametrize("value", ["null", '"2"', "true", "[2]", "1e999", "NaN", "1" + "0" * 400])
+@pytest.mark.parametrize(
+    ("name", "key"),
+    [
+        (METRICS, "step"),
+        (OPEN_STEP, "step"),
+        (EVENTS, "time"),
+        (EVENTS, "version"),
+        (RUN_FILE, "started_at"),
+        (RUN_FILE, "resumed_from"),
+    ],
+)
+def test_no_field_of_another_type_keeps_what_a_killed_run_owned(
+    folder: Path, sockets: Path, name: str, key: str, value: str
+) -> None:
+    """A step that is null was compared with the one that grew, and nothing behind that was done."""
+    begin(folder, {"kind": "folder", "path": str(sockets)})
+    about = {"run_id": RUN, "name": "x", "folder": "x", "pid": 1, "steps": 9}
+    event = {"time": 103.0, "source": "evaluator", "kind": "evaluation"}
+    lines: dict[str, dict[str, Any]] = {
+        METRICS: {"step": 2, "time": 102.0},
+        OPEN_STEP: {"step": 3, "time": 103.0},
+        EVENTS: {**event, "values": {"version": 2}},
+        RUN_FILE: {**about, "started_at": 100.0, "resumed_from": 1},
+    }
+    for path, fields in lines.items():
+        text = json.dumps(fields)
+        if path == name:
+            damaged = re.sub(rf'("{key}": )[0-9.]+', lambda found: found[1] + value, text)
+            assert damaged != text
+            text = f"{text}\n{damaged}" if path == METRICS else damaged
+        (folder / path).write_text(f"{text}\n")
+    assert (reap(folder).problems, sockets.exists()) == ([], False)
+    summary = json.loads((folder / SUMMARY).read_text(), parse_constant=pytest.fail)
     assert summary["steps_done"] == (2 if name == OPEN_STEP else 3)
 
 
