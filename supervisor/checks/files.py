@@ -20,6 +20,8 @@ from milepost.supervisor.checks.wiring import is_prompt_file
 
 LEVELS_AROUND: Final = 4
 """Of a message around the prompt in it."""
+BYTES_AROUND: Final = 1 << 14
+ITEMS_AROUND: Final = 1 << 10
 
 
 def prompts_are_readable(subject: Subject) -> Iterator[Finding]:
@@ -39,23 +41,37 @@ def prompts_are_readable(subject: Subject) -> Iterator[Finding]:
             yield Problem(str(error), where, "repair the file; docs/topology.md shows one")
             continue
         for prompt in prompts:
-            if what := _too_much(prompt, subject.topology.system.bus):
+            if what := too_much(prompt, subject.topology.system.bus):
                 yield Problem(f'prompt "{prompt.prompt_id}": {what}', where, "make it smaller")
                 break
 
 
-def _too_much(prompt: Prompt, bus: BusConfig) -> str:
+def too_much(prompt: Prompt, bus: BusConfig) -> str:
     """Why a message of the run cannot carry it; empty when one can."""
-    body = msgspec.msgpack.encode(prompt)
-    depth_max = bus.depth_max - LEVELS_AROUND
+    bytes_max, items_max = bus.body_bytes_max, BusLimits().items_max
+    # A session hears its texts again in each turn, with what was said since; the agent hears the
+    # rest once.
+    said = (prompt.messages, prompt.tools)
     try:
-        # A session hears it again in each turn, with what was said since.
-        bytes_max, items_max = bus.body_bytes_max // 2, BusLimits().items_max // 2
-        if check_structure(body, bytes_max=bytes_max, depth_max=depth_max, items_max=items_max):
-            check_depth(msgspec.msgpack.decode(body), depth_max)
+        _judge(said, bus, bytes_max=bytes_max // 2, items_max=items_max // 2)
+        _judge(prompt, bus, bytes_max=bytes_max - BYTES_AROUND, items_max=items_max - ITEMS_AROUND)
     except ProtocolError as error:
         return str(error)
+    except OverflowError:
+        return "a number in it has more than 64 bits"
+    except UnicodeEncodeError as error:
+        return f"a text in it is not UTF-8: {error}"
+    except RecursionError:
+        return "nested too deep to be sent"
     return ""
+
+
+def _judge(value: object, bus: BusConfig, *, bytes_max: int, items_max: int) -> None:
+    """Refuse what the bus would refuse as a part of a message."""
+    body = msgspec.msgpack.encode(value)
+    depth_max = bus.depth_max - LEVELS_AROUND
+    if check_structure(body, bytes_max=bytes_max, depth_max=depth_max, items_max=items_max):
+        check_depth(msgspec.msgpack.decode(body), depth_max)
 
 
 def held_out_is_apart(subject: Subject) -> Iterator[Finding]:

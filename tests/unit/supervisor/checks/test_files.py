@@ -19,12 +19,14 @@ from milepost.actors.engine.embedded.tensors import tensors_of
 from milepost.actors.weights.manifest import SINGLE
 from milepost.configs.load import decode
 from milepost.configs.problem import Problem
+from milepost.messages.shared import Prompt
 from milepost.supervisor.checks import Machine, Subject
 from milepost.supervisor.checks.check import Finding
 from milepost.supervisor.checks.files import (
     archive_has_room,
     held_out_is_apart,
     prompts_are_readable,
+    too_much,
 )
 from milepost.supervisor.checks.machine import (
     folder_is_ready,
@@ -91,7 +93,8 @@ def test_a_bad_line_of_the_prompt_file_is_named_by_its_number(tmp_path: Path) ->
     ("metadata", "told_of"),
     [
         ('{"a":' * 29 + "1" + "}" * 29, "nested"),
-        ('{"a": "%s"}' % ("x" * 9_000_000), "the limit is 8388608"),
+        ('{"a": "%s"}' % ("x" * (16 << 20)), "the limit is 16760832"),
+        ('{"a": 1180591620717411303424}', 'prompt "p:1": a number in it has more than 64 bits'),
         ('{"a":' * 20_000 + "1" + "}" * 20_000, "line 1: nested too deep to be read"),
     ],
 )
@@ -106,6 +109,31 @@ def test_a_prompt_that_no_message_can_carry_is_told(
     assert told_of in problem
     path.write_text(line % ('{"a":' * 20 + "1" + "}" * 20), encoding="utf-8")
     assert list(prompts_are_readable(subject(data={"prompts": str(path)}))) == []
+
+
+def test_texts_that_grow_with_each_turn_have_less_room_than_what_an_agent_hears_once(
+    tmp_path: Path,
+) -> None:
+    """Test cases of a code task are metadata: 9 MB of them were refused, which run well."""
+    path = tmp_path / "p.jsonl"
+    cases, said = "x" * 9_000_000, [{"role": "user", "content": "hi"}]
+    path.write_text(json.dumps({"messages": said, "metadata": {"cases": cases}}))
+    given = subject(data={"prompts": str(path)})
+    assert list(prompts_are_readable(given)) == []
+    path.write_text(json.dumps({"messages": [{"role": "user", "content": cases}]}))
+    (problem,) = told(list(prompts_are_readable(given)))
+    assert "the limit is 8388608" in problem
+
+
+@pytest.mark.parametrize(("levels", "text"), [(5000, "a"), (1, "\ud83d")])
+def test_a_prompt_that_cannot_be_packed_is_told_in_words(levels: int, text: str) -> None:
+    """Not by a traceback of the check."""
+    value: dict[str, Any] = {"a": text}
+    for _ in range(levels):
+        value = {"a": value}
+    prompt = Prompt(prompt_id="p", messages=[], metadata=value)
+    told_of = "nested too deep to be sent" if levels > 1 else "a text in it is not UTF-8"
+    assert too_much(prompt, subject().topology.system.bus).startswith(told_of)
 
 
 def evaluated(train: str, held_out: str) -> Subject:
