@@ -155,7 +155,12 @@ def _words(annotation: Any) -> str:
 def _number(info: Any) -> str:
     kind = "integer" if isinstance(info, msgspec.inspect.IntType) else "number"
     bounds = [(">", info.gt), (">=", info.ge), ("<", info.lt), ("<=", info.le)]
-    said = ", ".join(f"{sign} {bound:g}" for sign, bound in bounds if bound is not None)
+    # An integer whole, as one writes it: `g` rounds it to six digits.
+    said = ", ".join(
+        f"{sign} {bound:g}" if isinstance(bound, float) else f"{sign} {bound}"
+        for sign, bound in bounds
+        if bound is not None
+    )
     return f"{kind} {said}".strip()
 
 

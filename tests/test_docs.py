@@ -24,6 +24,13 @@ def test_generated_tables_are_the_code_s(place: tuple[str, str]) -> None:
     assert replaced(text, name, TABLES[place]()) == text
 
 
+def test_bounds_are_written_as_one_sets_them() -> None:
+    """`1.04858e+06` is not what the bound is."""
+    told = "\n".join(TABLES["topology.md", "tables"]())
+    assert "| integer >= 64, <= 1048576 |" in told
+    assert not re.search(r"[<>]=? [0-9.]+e\+", told)
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)
 def test_every_link_to_a_file_leads_somewhere(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
