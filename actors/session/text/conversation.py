@@ -45,7 +45,7 @@ def conversation_row(
         RenderFailed: the template refuses the conversation or leaves out instructions, its replies
             cannot be located, or it has none.
     """
-    renderer.template.check_instructions(messages, is_begun=False)
+    renderer.template.check_instructions(messages, tools, is_begun=False)
     if renderer.template.marks_generation:
         text, spans = renderer.template.render_generated(messages, tools)
     else:

@@ -152,7 +152,7 @@ class Renderer:
         messages: Sequence[ChatMessage],
         tools: Sequence[dict[str, Any]],
     ) -> str:
-        self.template.check_instructions(messages, is_begun=base is not None)
+        self.template.check_instructions(messages, tools, is_begun=base is not None)
         if base is None:
             return self.template.render(messages, tools, generate=True)
         return self._delta_text(base, messages, tools)

@@ -38,6 +38,14 @@ CLOSE_MARK: Final = "\ue0f1"
 INSTRUCTING: Final = frozenset({"system", "developer"})
 """Roles that a template may leave out without a word."""
 _PROBE: Final = "probe"
+_PROBE_TOOL: Final[dict[str, Any]] = {
+    "type": "function",
+    "function": {
+        "name": "f",
+        "description": "d",
+        "parameters": {"type": "object", "properties": {"x": {"type": "string"}}, "required": []},
+    },
+}
 TEMPLATE_FAULTS: Final = (
     jinja2.TemplateError,
     ArithmeticError,
@@ -86,8 +94,9 @@ class ChatTemplate:
         self.content_hash = hash_of_sources(sources)
         self._plain = self._compiled(mark=False)
         self._marking: dict[str, jinja2.Template] | None = None
-        self._writes: dict[tuple[str, bool], bool] = {}
-        """(role, whether it stands first) -> whether such a message is written at all."""
+        self._writes: dict[tuple[str, bool, bool], bool] = {}
+        """(role, whether it stands first, whether there are tools) -> whether such a message is
+        written at all. With tools it may be another template, or another branch of one."""
 
     @property
     def marks_generation(self) -> bool:
@@ -144,15 +153,15 @@ class ChatTemplate:
         *,
         generate: bool,
     ) -> str:
-        template = compiled["default"]
         if any(message["role"] == "developer" for message in messages):
-            messages = [self._instructing(message, at) for at, message in enumerate(messages)]
+            messages = [
+                self._instructing(message, is_first=at == 0, has_tools=bool(tools))
+                for at, message in enumerate(messages)
+            ]
         if self._arguments_as_objects:
             messages = [_with_objects(message) for message in messages]
-        if tools:
-            template = compiled.get("tool_use", template)
         try:
-            return template.render(
+            return self._template(compiled, has_tools=bool(tools)).render(
                 messages=messages,
                 tools=tools or None,
                 documents=None,
@@ -164,11 +173,22 @@ class ChatTemplate:
         except TEMPLATE_FAULTS as error:
             raise RenderFailed(f"the chat template raised {_told(error)}") from error
 
-    def check_instructions(self, messages: Sequence[ChatMessage], *, is_begun: bool) -> None:
-        """Refuse messages of a system or developer that the template would leave out.
+    @staticmethod
+    def _template(compiled: Mapping[str, jinja2.Template], *, has_tools: bool) -> jinja2.Template:
+        return compiled["tool_use" if has_tools and "tool_use" in compiled else "default"]
+
+    def check_instructions(
+        self,
+        messages: Sequence[ChatMessage],
+        tools: Sequence[dict[str, Any]] = (),
+        *,
+        is_begun: bool,
+    ) -> None:
+        """Refuse words of a system or developer that the template would leave out.
 
         Args:
             messages: of a client.
+            tools: that they are rendered with.
             is_begun: others stand before them.
 
         Raises:
@@ -176,8 +196,12 @@ class ChatTemplate:
         """
         for index, message in enumerate(messages):
             role, is_first = message["role"], index == 0 and not is_begun
-            if role in INSTRUCTING and not (
-                self._is_written(role, is_first) or self._is_written("system", is_first)
+            # Of a message that says nothing, nothing is lost.
+            if role not in INSTRUCTING or not str(message.get("content") or "").strip():
+                continue
+            if not any(
+                self._is_written(one, is_first=is_first, has_tools=bool(tools))
+                for one in (role, "system")
             ):
                 where = "at the beginning" if is_first else "after other messages"
                 raise RenderFailed(
@@ -185,33 +209,37 @@ class ChatTemplate:
                     f"{index} of what is new): say it as the user, or leave it out"
                 )
 
-    def _instructing(self, message: ChatMessage, place: int) -> ChatMessage:
-        """A developer's words as the system's, where the template writes those alone.
+    def _instructing(self, message: ChatMessage, *, is_first: bool, has_tools: bool) -> ChatMessage:
+        """A developer's words as the system's, where the template does not write them.
 
-        As OpenAI's models have it, where the one took the place of the other.
+        As OpenAI's models have it, where the one took the place of the other. A template that
+        raises on the role is asked the same way.
         """
-        if message["role"] != "developer" or self._is_written("developer", place == 0):
+        if message["role"] != "developer" or self._is_written(
+            "developer", is_first=is_first, has_tools=has_tools
+        ):
             return message
         return {**message, "role": "system"}
 
-    def _is_written(self, role: str, is_first: bool) -> bool:  # noqa: FBT001
-        known = self._writes.get((role, is_first))
+    def _is_written(self, role: str, *, is_first: bool, has_tools: bool) -> bool:
+        known = self._writes.get((role, is_first, has_tools))
         if known is None:
             asked, probe = {"role": "user", "content": "one"}, {"role": role, "content": _PROBE}
             messages = [probe, asked] if is_first else [asked, probe]
             try:
-                text = self._plain["default"].render(
+                text = self._template(self._plain, has_tools=has_tools).render(
                     messages=messages,
-                    tools=None,
+                    tools=[_PROBE_TOOL] if has_tools else None,
                     documents=None,
                     add_generation_prompt=True,
                     **self._variables,
                 )
                 known = _PROBE in text
             except TEMPLATE_FAULTS:
-                # It says itself why not, in the conversation that it is asked for.
-                known = True
-            self._writes[role, is_first] = known
+                # It says itself why not, in the conversation that it is asked for. A developer's
+                # words are then tried as the system's.
+                known = role != "developer"
+            self._writes[role, is_first, has_tools] = known
         return known
 
     def _compiled(self, *, mark: bool) -> dict[str, jinja2.Template]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from unit.session.family_kit import family_renderer
-from unit.session.kit import QUESTION, play, text_of
+from unit.session.kit import LOOKUP, QUESTION, play, text_of
 
 from milepost.actors.session.families.table import DECLARATIONS
 from milepost.actors.session.text.conversation import conversation_row
@@ -17,9 +17,10 @@ TOLD = {"role": "developer", "content": "Answer in one word."}
 def test_every_family_writes_what_a_developer_says_first(name: str) -> None:
     """A template that knows no developers would leave the instructions out without a word."""
     renderer = family_renderer(name)
-    text = renderer.text(renderer.first([TOLD, QUESTION], ()))
-    assert TOLD["content"] in text
-    assert text.index(TOLD["content"]) < text.index(str(QUESTION["content"]))
+    for tools in ([], [LOOKUP]):
+        text = renderer.text(renderer.first([TOLD, QUESTION], tools))
+        assert TOLD["content"] in text
+        assert text.index(TOLD["content"]) < text.index(str(QUESTION["content"]))
 
 
 def test_a_developer_may_speak_after_a_reply_where_the_system_may() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -163,6 +164,76 @@ def test_a_developer_is_the_system_where_the_template_knows_none() -> None:
     plain = ChatTemplate({"default": source})
     text = plain.render(said("developer", "user"), generate=False)
     assert text == "[developer]DEVELOPER[user]USER"
+
+
+def test_a_developer_is_the_system_where_the_template_refuses_the_role() -> None:
+    """Many published templates end so: a conversation of OpenAI's clients never began."""
+    refusing = "{% for m in messages %}{% if m.role in roles %}[{{ m.role }}]{{ m.content }}"
+    refusing += "{% else %}{{ raise_exception('Unexpected message role.') }}{% endif %}{% endfor %}"
+    template = ChatTemplate({"default": refusing}, options={"roles": ["system", "user"]})
+    for roles in (("developer", "user"), ("user", "developer", "user")):
+        messages = said(*roles)
+        template.check_instructions(messages, is_begun=False)
+        text = template.render(messages, generate=False)
+        assert text == "".join(
+            f"[{'system' if role == 'developer' else role}]{role.upper()}" for role in roles
+        )
+    neither = ChatTemplate({"default": refusing}, options={"roles": ["user"]})
+    neither.check_instructions(said("developer", "user"), is_begun=False)
+    with pytest.raises(RenderFailed, match="raised Unexpected message role"):
+        neither.render(said("developer", "user"), generate=False)
+
+
+TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
+WRITES_ALL = "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}"
+WRITES_USERS = "{% for m in messages if m.role == 'user' %}{{ m.content }}{% endfor %}"
+
+
+@pytest.mark.parametrize("role", ["system", "developer"])
+@pytest.mark.parametrize(
+    ("sources", "lost_with_tools"),
+    [
+        ({"default": WRITES_USERS, "tool_use": "{{ tools[0].type }}" + WRITES_ALL}, False),
+        ({"default": WRITES_ALL, "tool_use": WRITES_USERS}, True),
+        (
+            {"default": f"{{% if tools %}}{WRITES_ALL}{{% else %}}{WRITES_USERS}{{% endif %}}"},
+            False,
+        ),
+    ],
+    ids=["default loses", "tool_use loses", "no tools lose"],
+)
+def test_instructions_are_looked_for_in_the_template_that_is_rendered(
+    sources: dict[str, str],
+    lost_with_tools: bool,  # noqa: FBT001
+    role: str,
+) -> None:
+    """A list of templates has one for tools: what it writes, the other may leave out."""
+    template = ChatTemplate(sources)
+    for tools in ([], [TOOL]):
+        is_lost = bool(tools) == lost_with_tools
+        assert (role.upper() in template.render(said(role), tools, generate=False)) != is_lost
+        if is_lost:
+            with pytest.raises(RenderFailed, match=f"writes nothing of a {role} message"):
+                template.check_instructions(said(role), tools, is_begun=False)
+        else:
+            template.check_instructions(said(role), tools, is_begun=False)
+
+
+def test_a_developer_is_the_system_by_the_template_that_is_rendered() -> None:
+    """Where the one for tools knows developers, their words are not the system's, and else are."""
+    template = ChatTemplate({"default": WRITES_THREE_ROLES, "tool_use": WRITES_ALL})
+    messages = said("developer", "user")
+    assert template.render(messages, generate=False) == "[system]DEVELOPER[user]USER"
+    assert template.render(messages, [TOOL], generate=False) == "[developer]DEVELOPER[user]USER"
+
+
+@pytest.mark.parametrize("content", ["", " \n", None])
+def test_instructions_that_say_nothing_are_not_missed(content: str | None) -> None:
+    """Harnesses send an empty second system message; of it nothing can be lost."""
+    template = ChatTemplate({"default": WRITES_THREE_ROLES})
+    empty: dict[str, Any] = {"role": "system", "content": content}
+    messages = [*said("system"), empty, *said("user")]
+    template.check_instructions(messages, is_begun=False)
 
 
 def test_instructions_that_the_template_leaves_out_are_refused_by_place() -> None:
