@@ -108,8 +108,9 @@ class HttpConfig(Config, kw_only=True):
     key_file: str = ""
     """File whose text clients must send as bearer token or x-api-key to open such a session."""
     dropped_fields: tuple[str, ...] = ()
-    """Fields of requests that are dropped, e.g. `temperature` of a harness that always sends one.
-    Without their name here they are refused unless they say what the run does anyway."""
+    """Fields of requests that are dropped, e.g. `temperature` of a harness that always sends one,
+    or `tools.strict`, which each of its tools has. Without their name here they are refused unless
+    they say what the run does anyway."""
     body_bytes_max: Positive = 64 << 20
     requests_max: Positive = 4096
     """Requests being answered at once; more get 503."""

@@ -17,7 +17,10 @@ from milepost.supervisor.sockets import bound
 
 WHERE: Final = "$.actors.session.http"
 PORT_MAX: Final = 65535
-NEEDED: Final = frozenset({"input", "messages", "model", "stream", "system", "tools"})
+OF_TOOL: Final = ("description", "function", "input_schema", "name", "parameters", "type")
+NEEDED: Final = frozenset(
+    {"input", "messages", "model", "stream", "system", "tools", *(f"tools.{x}" for x in OF_TOOL)}
+)
 
 
 def http_door_is_safe(subject: Subject) -> Iterator[Finding]:

@@ -56,7 +56,7 @@ class AnthropicMessages:
         messages = replay.messages(
             raw, convert, "messages", fields.place("messages"), tuple(system)
         )
-        tools = replay.tools(fields.raw("tools"), _tool)
+        tools = replay.tools(fields.raw("tools"), _tool, fields.dropped_of_tools)
         bound = fields.take("max_tokens", Bound)
         stream = fields.take("stream", bool) or False
         model = fields.take("model", str) or ""
@@ -221,7 +221,7 @@ def _tool(tool: dict[str, Any], index: int) -> dict[str, Any]:
             f"tools[{index}] is of type {kind!r}, only tools of the client's own with an "
             "input_schema can be called",
         )
-    refuse_more(tool, _TOOL_FIELDS, f"tools[{index}]")
+    refuse_more(tool, _TOOL_FIELDS, index)
     function = {"name": tool.get("name"), "parameters": schema}
     if description := tool.get("description"):
         function = {"name": tool.get("name"), "description": description, "parameters": schema}

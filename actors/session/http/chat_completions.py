@@ -34,7 +34,7 @@ class ChatCompletions:
         spec, options = reading.session.spec, reading.template_options
         raw = fields.raw("messages") or b"[]"
         messages = reading.replay.messages(raw, _message, "messages", fields.place("messages"))
-        tools = reading.replay.tools(fields.raw("tools"), _tool)
+        tools = reading.replay.tools(fields.raw("tools"), _tool, fields.dropped_of_tools)
         model = fields.take("model", str) or ""
         if fields.are_taken:
             return Asked(messages, tools, model=model)

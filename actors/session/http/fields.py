@@ -27,6 +27,10 @@ NO_JSON: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _KEY: Final = re.compile(rb'[\s,{]*("(?:[^"\\]|\\.)*")\s*:\s*')
 _DECODER = msgspec.json.Decoder(dict[str, Raw])
 _NOTHING = (b"null", b"false")
+_OF_TOOLS: Final = "tools."
+"""Before the name of a field of tools, where the topology names fields."""
+_MET: Final = {"allowed_callers": ["direct"]}
+"""What a tool may ask for, since it is so here anyway: the policy calls it, and nothing else."""
 _PASSING_OF_SAMPLING = ("temperature", "top_p", "top_k", "min_p")
 
 
@@ -35,7 +39,10 @@ class Fields:
 
     Args:
         body: JSON.
-        dropped: fields that the topology lets clients send in vain.
+        dropped: fields that the topology lets clients send in vain; `tools.NAME`: of each tool.
+
+    Attributes:
+        dropped_of_tools: of those, the names of fields of tools.
 
     Raises:
         TurnRefused: kind bad_request; no JSON object, a field stands in it twice, or it carries
@@ -54,6 +61,9 @@ class Fields:
         refuse_server_fields(self._raw, "the request")
         for name in dropped:
             self._raw.pop(name, None)
+        self.dropped_of_tools = [
+            name.removeprefix(_OF_TOOLS) for name in dropped if name.startswith(_OF_TOOLS)
+        ]
 
     def take(self, name: str, kind: type[T]) -> T | None:
         """The field as this type; None when it is absent or null.
@@ -181,16 +191,20 @@ def _places(body: bytes, fields: Mapping[str, Raw]) -> dict[str, int]:
     return places
 
 
-def refuse_more(item: Mapping[str, Any], known: Collection[str], where: str) -> None:
-    """Refuse what an object has beside its known fields, unless it is null, false or empty.
+def refuse_more(tool: Mapping[str, Any], known: Collection[str], index: int) -> None:
+    """Refuse what a tool has beside its known fields, unless that is so anyway, null or empty.
 
     Raises:
         TurnRefused: kind bad_request; names the field.
     """
-    for name, value in item.items():
-        if value and name not in known:
+    for name, value in tool.items():
+        if value and name not in known and value != _MET.get(name):
             told = msgspec.json.encode(value).decode()[:80]
-            raise TurnRefused("bad_request", f"{where}.{name} = {told} cannot be met, leave it out")
+            raise TurnRefused(
+                "bad_request",
+                f"tools[{index}].{name} = {told} cannot be met: leave it out, or let the topology "
+                f'drop it (actors.session.http.dropped_fields = ["{_OF_TOOLS}{name}"])',
+            )
 
 
 def check_effort(effort: str | None, options: Mapping[str, Any], name: str) -> None:

@@ -190,9 +190,17 @@ class Replay:
             self._hash = self._hasher.digest()
 
     def tools(
-        self, raw: bytes, convert: Callable[[dict[str, Any], int], dict[str, Any]]
+        self,
+        raw: bytes,
+        convert: Callable[[dict[str, Any], int], dict[str, Any]],
+        dropped: Sequence[str] = (),
     ) -> list[dict[str, Any]]:
         """The tools in the OpenAI shape; the same objects while the client sends the same.
+
+        Args:
+            raw: JSON of a list of objects.
+            convert: one of them to the OpenAI shape.
+            dropped: fields of theirs, or of their functions, that are left out.
 
         Raises:
             TurnRefused: kind bad_request; no list of objects, or `convert` refuses.
@@ -201,7 +209,7 @@ class Replay:
             return []
         digest = xxh3_128_digest(raw)
         if digest != self._tools_digest:
-            tools = _read(_TOOLS, raw, "tools")
+            tools = [_without(tool, dropped) for tool in _read(_TOOLS, raw, "tools")]
             self._tools = [convert(tool, index) for index, tool in enumerate(tools)]
             self._tools_digest = digest
         return self._tools
@@ -242,6 +250,14 @@ def _read(decoder: msgspec.json.Decoder[T], raw: bytes | Raw, name: str) -> T:
         return decoder.decode(raw)
     except NO_JSON as error:
         raise TurnRefused("bad_request", f"{name}: {error}") from error
+
+
+def _without(tool: dict[str, Any], names: Sequence[str]) -> dict[str, Any]:
+    """The tool without these fields, which Chat Completions has in its function."""
+    kept = {name: value for name, value in tool.items() if name not in names}
+    if isinstance(function := kept.get("function"), dict):
+        kept["function"] = {name: value for name, value in function.items() if name not in names}
+    return kept
 
 
 def _first_bytes(body: Sequence[bytes], count: int) -> Iterator[memoryview]:

@@ -38,7 +38,7 @@ class Responses:
         """
         sampling = reading.session.spec.sampling
         asked, messages = _conversation(fields, reading)
-        tools = reading.replay.tools(fields.raw("tools"), _tool)
+        tools = reading.replay.tools(fields.raw("tools"), _tool, fields.dropped_of_tools)
         bound = fields.take("max_output_tokens", Bound)
         stream = fields.take("stream", bool) or False
         model = fields.take("model", str) or ""
@@ -187,10 +187,6 @@ def _tool(tool: Mapping[str, Any], index: int) -> dict[str, Any]:
             "bad_request",
             f"tools[{index}] is of type {tool.get('type')!r}, only functions can be called",
         )
-    if tool.get("strict"):
-        raise TurnRefused(
-            "bad_request", f"tools[{index}].strict is true: nothing is forced on the policy"
-        )
     names = ("name", "description", "parameters")
-    refuse_more(tool, ("type", *names), f"tools[{index}]")
+    refuse_more(tool, ("type", *names), index)
     return {"type": "function", "function": {name: tool[name] for name in names if name in tool}}

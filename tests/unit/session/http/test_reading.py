@@ -179,7 +179,7 @@ def test_what_a_dialect_cannot_do_is_refused_by_name(
 
 
 def test_a_tool_without_a_name_is_left_to_the_check_of_tools() -> None:
-    """Which every dialect shares; here it was a failure of the server."""
+    """Which every dialect shares: a field that is missing must not be a failure of the server."""
     tools = [{"description": "d", "input_schema": {}, "cache_control": {"type": "ephemeral"}}]
     asked = read(BODIES[2][0], {**BODIES[2][1], "tools": tools})
     with pytest.raises(TurnRefused, match="has no function with a name"):
