@@ -26,4 +26,13 @@ def called(told: str, function: Callable[..., Any], *arguments: Any) -> Any:
     try:
         return function(*arguments)
     except Exception as error:
-        raise ForeignFault(f"{told} raised {type(error).__name__}: {error}") from error
+        raise ForeignFault(f"{told} raised {_worded(error)}") from error
+
+
+def _worded(error: Exception) -> str:
+    """Its name and words; the name alone where the words themselves raise."""
+    name = type(error).__name__
+    try:
+        return f"{name}: {error}"
+    except Exception:  # noqa: BLE001 - as above: the user's code again
+        return name

@@ -8,6 +8,7 @@ that what branches share is no second gradient.
 from __future__ import annotations
 
 import inspect
+import reprlib
 from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
@@ -147,7 +148,7 @@ class LeafRules:
         except ForeignFault as fault:
             raise LeafFault(str(fault)) from fault
         if strange := [leaf for leaf in chosen if not isinstance(leaf, Leaf)]:
-            raise LeafFault(f"{told} returned {strange[0]!r}, leaves are needed")
+            raise LeafFault(f"{told} returned {reprlib.repr(strange[0])}, leaves are needed")
         return list(chosen)
 
     def _check(self, kept: list[Leaf], known: dict[int, Leaf], told: str) -> None:

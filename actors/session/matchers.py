@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import reprlib
 from collections.abc import Callable
 from decimal import Decimal
 from importlib import import_module
@@ -80,7 +81,7 @@ def resolve_matcher(name: str) -> Matcher:
         except ForeignFault as fault:
             raise TurnRefused("internal", str(fault)) from fault
         if not isinstance(same, bool):
-            told = f"matcher {name} returned {same!r}, True or False is needed"
+            told = f"matcher {name} returned {reprlib.repr(same)}, True or False is needed"
             raise TurnRefused("internal", told)
         return same
 

@@ -27,9 +27,41 @@ def undecided(stored: dict[str, Any], replayed: dict[str, Any]) -> None:
     """A matcher that forgot its answer."""
 
 
+class Mute:
+    """Nothing can be said of it."""
+
+    def __repr__(self) -> str:
+        raise RuntimeError
+
+
+class MuteFault(Exception):
+    """As from a library whose object is gone when somebody asks for the words."""
+
+    def __str__(self) -> str:
+        raise RuntimeError
+
+
+def mute(stored: dict[str, Any], replayed: dict[str, Any]) -> bool:
+    """A matcher whose exception raises when it is to be told."""
+    del stored, replayed
+    raise MuteFault
+
+
+def unsayable(stored: dict[str, Any], replayed: dict[str, Any]) -> Any:
+    """A matcher that returns what cannot be told."""
+    del stored, replayed
+    return Mute()
+
+
 def lost(leaves: list[Leaf]) -> list[Leaf]:
     """A hook that counts on more leaves than there are."""
     return [leaves[7]]
+
+
+def unsayable_leaf(leaves: list[Leaf]) -> Any:
+    """A hook that returns what cannot be told."""
+    del leaves
+    return [Mute()]
 
 
 def strange(leaves: list[Leaf]) -> Any:
@@ -39,7 +71,13 @@ def strange(leaves: list[Leaf]) -> Any:
 
 @pytest.mark.parametrize("tree", [None, TreeConfig()], ids=["linear", "tree"])
 @pytest.mark.parametrize(
-    ("name", "told"), [("broken", "raised KeyError: 'name'"), ("undecided", "returned None")]
+    ("name", "told"),
+    [
+        ("broken", "raised KeyError: 'name'"),
+        ("undecided", "returned None"),
+        ("mute", "raised MuteFault"),
+        ("unsayable", "returned <Mute instance"),
+    ],
 )
 def test_a_matcher_that_fails_refuses_its_turn_and_the_session_goes_on(
     name: str, told: str, tree: TreeConfig | None
@@ -59,7 +97,12 @@ def test_a_matcher_that_fails_refuses_its_turn_and_the_session_goes_on(
 
 @pytest.mark.parametrize("place", ["leaf_picker", "leaf_post_processor"])
 @pytest.mark.parametrize(
-    ("name", "told"), [("lost", "raised IndexError: list index"), ("strange", "returned 1")]
+    ("name", "told"),
+    [
+        ("lost", "raised IndexError: list index"),
+        ("strange", "returned 1"),
+        ("unsayable_leaf", "returned <Mute instance"),
+    ],
 )
 def test_a_hook_that_fails_is_named(place: str, name: str, told: str) -> None:
     """Where rows are delivered the trajectory is lost by it; where they are fetched it is a 422."""
