@@ -36,21 +36,27 @@ def _carried(message: ChatMessage) -> ChatMessage:
     """The message as the bus can carry it, whose numbers have 64 bits.
 
     Where a client's JSON is beyond that, arguments of calls become text, as OpenAI has them, and
-    labels of the client's own are left out.
+    labels of the client's own are left out, of the message and of its calls.
     """
     if all(_fits(value, DEPTH_MAX) for value in message.values()):
         return message
     carried = dict(message)
     if calls := message.get("tool_calls"):
         carried["tool_calls"] = [_with_text(call) for call in calls]
-    return {name: value for name, value in carried.items() if _fits(value, DEPTH_MAX)}
+    return _fitting(carried, DEPTH_MAX)
 
 
 def _with_text(call: dict[str, Any]) -> dict[str, Any]:
     function = call["function"]
     if isinstance(arguments := function.get("arguments"), dict):
         function = {**function, "arguments": msgspec.json.encode(arguments).decode()}
-    return {**call, "function": function}
+    # A call stands in a list of the message, its function in the call.
+    call = {**call, "function": _fitting(function, DEPTH_MAX - 3)}
+    return _fitting(call, DEPTH_MAX - 2)
+
+
+def _fitting(fields: dict[str, Any], depth: int) -> dict[str, Any]:
+    return {name: value for name, value in fields.items() if _fits(value, depth)}
 
 
 def _fits(value: object, depth: int) -> bool:

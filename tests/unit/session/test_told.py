@@ -134,3 +134,18 @@ def test_what_the_bus_cannot_carry_ends_nobody_s_conversation() -> None:
     assert read.messages[0] == {**QUESTION, "label": [1]}
     arguments = read.messages[1]["tool_calls"][0]["function"]["arguments"]
     assert json.loads(arguments) == function["arguments"]
+
+
+def test_a_call_is_told_without_the_labels_that_the_bus_cannot_carry() -> None:
+    """One label beside the arguments must not hide from the host that a tool was called."""
+    deep: Any = 1
+    for _ in range(13):
+        deep = [deep]
+    function = {"name": "f", "arguments": "{}", "deepest": deep, "deeper": [deep], "n": 2**70}
+    call = {"id": "c", "type": "function", "function": function, "extra": {"n": 2**70}, "at": 1}
+    game = play()
+    game.open()
+    game.turn([QUESTION, {"role": "assistant", "content": "x", "tool_calls": [call]}], "cat")
+    function = {"name": "f", "arguments": "{}", "deepest": deep}
+    call = {"id": "c", "type": "function", "function": function, "at": 1}
+    assert ask(game).messages[1] == {"role": "assistant", "content": "x", "tool_calls": [call]}
