@@ -3,8 +3,9 @@
 `<|channel|>analysis<|message|>reasoning<|end|><|start|>assistant<|channel|>commentary
 to=functions.f <|constrain|>json<|message|>{...}<|call|>`, the prompt having opened the first header
 with `<|start|>assistant`. analysis is reasoning, a message to a function is a call, everything else
-is content. The recipient names the function; its JSON does not. A message to somebody who is no
-function keeps its header: without it nobody could tell whom the model meant.
+is content. The recipient names the function; its JSON does not. Where the request has
+tools, a message to somebody who is no function keeps its header: without it nobody could tell whom
+the model meant.
 """
 
 from __future__ import annotations
