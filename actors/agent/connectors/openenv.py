@@ -30,6 +30,7 @@ from milepost.actors.agent.processes import started
 from milepost.messages.shared import ChatMessage
 
 START_S = 60.0
+END_S = 5.0
 STOP_S = 5.0
 BACKLOG = 512
 
@@ -93,6 +94,8 @@ class OpenEnvAgent(Agent):
         try:
             await asyncio.wait({ended, came}, timeout=START_S, return_when=asyncio.FIRST_COMPLETED)
             if not came.done() or came.exception() is not None:
+                # The socket of a server that ends is closed before its end is known.
+                await asyncio.wait({ended}, timeout=END_S)
                 code = self._server.returncode
                 why = "it does not answer" if code is None else f"it ended with code {code}"
                 raise OpenEnvError(f"the server {self._serve} does not come up: {why}")
