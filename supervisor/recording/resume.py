@@ -38,7 +38,7 @@ def drop_superseded(run_folder: Path, resume_step: int) -> dict[str, Any] | None
     reopened: dict[str, Any] | None = None
     for line in path.read_bytes().splitlines(keepends=True):
         fields = _object(line)
-        if fields is None or "step" not in fields:
+        if fields is None or type(fields.get("step")) is not int:
             dropped.append(line.rstrip(b"\n") + b"\n")
         elif not resume_step or fields["step"] > resume_step:
             dropped.append(line)

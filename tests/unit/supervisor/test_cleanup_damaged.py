@@ -120,7 +120,9 @@ def test_a_run_is_resumed_over_damaged_lines_and_writes_none_of_its_own_into_the
     folder: Path,
 ) -> None:
     """A power cut leaves half a line; an event behind it would be a part of that."""
-    (folder / METRICS).write_text('{"step": 1, "time": 1.0}\n{"st\n[]\n{"stdp": 2}\n')
+    (folder / METRICS).write_text(
+        '{"step": 1, "time": 1.0}\n{"st\n[]\n{"stdp": 2}\n{"step": null}\n'
+    )
     (folder / EVENTS).write_text('{"kind": "a"}\nnonsense\n{"ki')
     files = Files(folder, tensorboard=False, resume_step=3)
     files.event(EventReported(source="rollout", kind="b", text=""), 2.0)
@@ -129,4 +131,4 @@ def test_a_run_is_resumed_over_damaged_lines_and_writes_none_of_its_own_into_the
     kept = (folder / METRICS).read_text().splitlines()
     assert [json.loads(line)["step"] for line in kept] == [1]
     superseded = (folder / PRIVATE / "superseded.jsonl").read_text().splitlines()
-    assert superseded == ['{"st', "[]", '{"stdp": 2}']
+    assert superseded == ['{"st', "[]", '{"stdp": 2}', '{"step": null}']
