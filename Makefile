@@ -60,10 +60,10 @@ CLIENTS_READY := $(CLIENTS)/.ready-$(shell cksum < constraints/clients.txt | cut
 quickstart: $(BASE)
 	$(BIN)/milepost quickstart
 
-# Four files at a time: much of the suite waits for processes of its own. Whole runs take longest
+# Three files at a time: much of the suite waits for processes of its own. Whole runs take longest
 # and go first (testpaths), so that no single file is left at the end.
 test: $(DEV)
-	$(BIN)/pytest -n 4 --dist loadfile --no-loadscope-reorder
+	$(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder
 
 test-fast: $(DEV)
 	$(BIN)/pytest tests/test_*.py tests/unit tests/wire

@@ -37,7 +37,12 @@ def test_engines_of_the_evaluators_own_measure_every_version_while_training_goes
     check_metrics(run, STEPS)
     check_balance(run, STEPS)
     found = evaluated(run)
-    assert sorted(found) == list(range(STEPS + 1))
+    # One that waits while an older one is measured may give way to the next; the last does to none.
+    published = "perf/update_weights_version"
+    assert sorted(found) == [
+        line[published] for line in run.lines("metrics.jsonl") if published in line
+    ]
+    assert {0, STEPS} <= found.keys()
     for score in found.values():
         for mode in ("sampled", "greedy"):
             assert score[mode]["num_mixed"] == score[mode]["num_missing"] == 0, score

@@ -152,7 +152,10 @@ def test_engines_of_the_evaluators_own_follow_over_the_disk_in_a_copy_of_theirs(
     assert all("every engine left" in text for text in left), left
     assert len(left) <= 1, left
     scores = {each["values"]["version"]: each["values"] for each in run.events("evaluation")}
-    assert sorted(scores) == list(range(STEPS + 1))
+    # One that waits while an older one is measured may give way to the next; the last does to none.
+    versions = [line["perf/update_weights_version"] for line in publications(run)]
+    assert sorted(scores) == versions
+    assert {0, STEPS} <= scores.keys()
     for score in scores.values():
         assert score["sampled"]["num_mixed"] == score["sampled"]["num_missing"] == 0, score
     copies = sorted((run.folder / "weights_local").iterdir())

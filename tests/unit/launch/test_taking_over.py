@@ -80,7 +80,7 @@ def test_an_orphan_of_the_run_is_gone_before_its_port_is_looked_at(
 ) -> None:
     """Its supervisor was killed; what listens at the door is the run's own session actor."""
     assert aside.exists()
-    run_id = "00c0ffee00c0ffee"
+    run_id = f"{os.getpid():016x}"  # others take away what belongs to theirs meanwhile
     orphan = subprocess.Popen(
         [sys.executable, "-c", LISTENS],
         env={**os.environ, RUN_VARIABLE: run_id},
