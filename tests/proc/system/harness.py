@@ -215,6 +215,13 @@ def check_metrics(run: SystemRun, steps: int, *, minibatches: int = 2) -> None:
     assert [line["train/optimizer_step"] for line in lines] == updates
 
 
+def published_versions(run: SystemRun) -> list[int]:
+    """What engines were given, in order; told at a later step where the own one was written."""
+    found = (entry for line in run.lines("metrics.jsonl") for entry in line.items())
+    own = "perf/update_weights_version"
+    return sorted({int(value) for name, value in found if name.partition("@")[0] == own})
+
+
 def decoded(path: Path) -> Any:
     """A JSON file."""
     return msgspec.json.decode(path.read_bytes())

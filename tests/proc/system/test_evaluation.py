@@ -9,7 +9,14 @@ from typing import Any
 
 import pytest
 from proc.system.conftest import Launch
-from proc.system.harness import RUN_S, Start, SystemRun, check_balance, check_metrics
+from proc.system.harness import (
+    RUN_S,
+    Start,
+    SystemRun,
+    check_balance,
+    check_metrics,
+    published_versions,
+)
 
 pytestmark = pytest.mark.timeout(400)
 STEPS = 3
@@ -38,10 +45,7 @@ def test_engines_of_the_evaluators_own_measure_every_version_while_training_goes
     check_balance(run, STEPS)
     found = evaluated(run)
     # One that waits while an older one is measured may give way to the next; the last does to none.
-    published = "perf/update_weights_version"
-    assert sorted(found) == [
-        line[published] for line in run.lines("metrics.jsonl") if published in line
-    ]
+    assert sorted(found) == published_versions(run)
     assert {0, STEPS} <= found.keys()
     for score in found.values():
         for mode in ("sampled", "greedy"):

@@ -6,7 +6,13 @@ from pathlib import Path
 
 import pytest
 from proc.system.conftest import Launch
-from proc.system.harness import Start, SystemRun, check_balance, check_metrics
+from proc.system.harness import (
+    Start,
+    SystemRun,
+    check_balance,
+    check_metrics,
+    published_versions,
+)
 
 from milepost.actors.weights.arena import Arena
 from milepost.actors.weights.manifest import Layout, read_checkpoint
@@ -153,8 +159,7 @@ def test_engines_of_the_evaluators_own_follow_over_the_disk_in_a_copy_of_theirs(
     assert len(left) <= 1, left
     scores = {each["values"]["version"]: each["values"] for each in run.events("evaluation")}
     # One that waits while an older one is measured may give way to the next; the last does to none.
-    versions = [line["perf/update_weights_version"] for line in publications(run)]
-    assert sorted(scores) == versions
+    assert sorted(scores) == published_versions(run)
     assert {0, STEPS} <= scores.keys()
     for score in scores.values():
         assert score["sampled"]["num_mixed"] == score["sampled"]["num_missing"] == 0, score
