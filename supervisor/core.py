@@ -104,6 +104,8 @@ class SupervisorCore:
         self.losses = Losses(self.book)
         self._figures = SystemFigures()
         self._schema = schema
+        self._num_interrupts = 0
+        """The phase cannot tell a second one: a run drains and stops for other reasons, too."""
 
     def start(self, now_s: float) -> list[Effect]:
         """Order every process at once; whoever is slowest to load is ordered first."""
@@ -131,8 +133,8 @@ class SupervisorCore:
             case StopRequested(reason, at_once):
                 self.ending.stop(reason, now_s, at_once=at_once)
             case Interrupted(name):
-                again = self.book.phase in {Phase.DRAINING, Phase.STOPPING}
-                self.ending.stop(name, now_s, at_once=again)
+                self._num_interrupts += 1
+                self.ending.stop(name, now_s, at_once=self._num_interrupts > 1)
             case Broken(reason):
                 self.ending.fail(Cause(SUPERVISOR, reason), now_s)
             case Tick():

@@ -75,7 +75,8 @@ async def supervise(
 ) -> Outcome:
     """Start every actor of a checked topology, watch them, and stop them.
 
-    SIGINT, SIGTERM or SIGHUP once drain the actors and let them save; twice kills them at once.
+    SIGINT, SIGTERM or SIGHUP once drain the actors and let them save; the second one kills them at
+    once. The first one never does, whatever else has begun to end the run.
 
     Args:
         topology: resolved and checked; nothing is checked again.

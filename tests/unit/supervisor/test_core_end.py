@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from unit.supervisor.runs import (
@@ -118,6 +121,35 @@ def test_ctrl_c_twice_kills_everybody_now() -> None:
         story.dies(name, by="SIGKILL")
     assert story.verdict is not None
     assert story.verdict.status is RunStatus.STOPPED
+
+
+def fails(story: Story) -> None:
+    story.dies("rollout", code=1)
+
+
+def is_asked_to_stop(story: Story) -> None:
+    story.tell(StopRequested("milepost stop"))
+
+
+@pytest.mark.parametrize("ends", [fails, is_asked_to_stop])
+def test_a_first_ctrl_c_kills_no_trainer_that_saves_already(ends: Callable[[Story], None]) -> None:
+    """Who sees a run fail presses Ctrl-C; the checkpoint of days of work is being written then."""
+    story = working()
+    ends(story)
+    assert "trainer-0" in asked_to_drain(story.fresh)
+    story.tell(Interrupted("SIGINT"))
+    assert (signals(story.fresh), story.state("trainer-0")) == ([], "draining")
+    story.tell(Interrupted("SIGINT"))
+    assert ("trainer-0", "KILL") in signals(story.fresh)
+
+
+def test_a_first_ctrl_c_while_all_stop_leaves_everybody_the_time_to_do_so() -> None:
+    story = working()
+    story.finishes("trainer-0")
+    story.tell(Interrupted("SIGINT"))
+    assert signals(story.fresh) == []
+    story.tell(Interrupted("SIGINT"))
+    assert signals(story.fresh) == [(name, "KILL") for name in ALL]
 
 
 def test_work_that_finishes_during_the_drain_counts() -> None:
