@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
+import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -46,6 +47,7 @@ class Leaf(Struct, frozen=True, kw_only=True):
     """JSON values, added to the row's own."""
 
 
+_CHANGEABLE: Final[dict[str, Any]] = {"trained": tuple[int, ...], "metadata": dict[str, Any]}
 LeafHook: TypeAlias = Callable[[list[Leaf]], Sequence[Leaf]]
 
 
@@ -154,6 +156,7 @@ class LeafRules:
     def _check(self, kept: list[Leaf], known: dict[int, Leaf], told: str) -> None:
         owner: dict[int, int] = {}
         for leaf in kept:
+            _check_types(leaf, told)
             plain = replace(leaf, trained=leaf.path, metadata={})
             if plain != known[leaf.number] or not set(leaf.trained) <= set(leaf.path):
                 raise LeafFault(
@@ -167,6 +170,19 @@ class LeafRules:
                         f"{leaf.number}: once is a gradient, twice is a mistake"
                     )
                 owner[number] = leaf.number
+
+
+def _check_types(leaf: Leaf, told: str) -> None:
+    """Nothing holds a hook to the types of what it may change; a row with others cannot leave."""
+    for name, kind in _CHANGEABLE.items():
+        value = getattr(leaf, name)
+        try:
+            msgspec.msgpack.encode(msgspec.convert(value, kind))
+        except (TypeError, ValueError, OverflowError, RecursionError) as error:
+            shown = reprlib.repr(value)
+            raise LeafFault(
+                f"{told} set {name} of leaf {leaf.number} to {shown}: {error}"
+            ) from error
 
 
 def _resolve(name: str, built_in: dict[str, LeafHook]) -> LeafHook:

@@ -18,6 +18,7 @@ from milepost.supervisor.sockets import bound
 WHERE: Final = "$.actors.session.http"
 PORT_MAX: Final = 65535
 OF_TOOL: Final = ("description", "function", "input_schema", "name", "parameters", "type")
+DROPPED: Final = re.compile(r"(tools\.)?[^.\s]+")
 NEEDED: Final = frozenset(
     {"input", "messages", "model", "stream", "system", "tools", *(f"tools.{x}" for x in OF_TOOL)}
 )
@@ -125,6 +126,8 @@ def _dropped(http: HttpConfig) -> Iterator[Finding]:
             what = f"{name} is the server's, and is refused whatever the topology says"
         elif name in NEEDED:
             what = f"{name} is the request itself"
+        elif not DROPPED.fullmatch(name):
+            what = f'"{name}" names no field: a whole one of requests, or `tools.NAME` of each tool'
         else:
             continue
         yield Problem(what, f"{WHERE}.dropped_fields[{index}]", "remove it")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from msgspec.structs import replace
 from unit.session.kit import QUESTION, play, refused, renderer
 
 from milepost.actors.session.http.branches import copies_of
@@ -69,6 +70,21 @@ def strange(leaves: list[Leaf]) -> Any:
     return [leaf.number for leaf in leaves]
 
 
+def numbered(leaves: list[Leaf]) -> Any:
+    """A post-processor that says how many turns are trained, not which."""
+    return [replace(leaf, trained=len(leaf.trained)) for leaf in leaves]
+
+
+def named(leaves: list[Leaf]) -> Any:
+    """A post-processor that names turns as text."""
+    return [replace(leaf, trained=["0"]) for leaf in leaves]
+
+
+def unsendable(leaves: list[Leaf]) -> Any:
+    """A post-processor that adds what no message can carry."""
+    return [replace(leaf, metadata={"who": Mute()}) for leaf in leaves]
+
+
 @pytest.mark.parametrize("tree", [None, TreeConfig()], ids=["linear", "tree"])
 @pytest.mark.parametrize(
     ("name", "told"),
@@ -116,3 +132,22 @@ def test_a_hook_that_fails_is_named(place: str, name: str, told: str) -> None:
         rules.choose([branch.leaf for branch in branches])
     with pytest.raises(NoSamples, match=f"{place} {hook} {told}"):
         encode_samples(branches, renderer(), rules=rules, length_max=None, metadata={})
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("numbered", r"set trained of leaf 1 to 1: Expected"),
+        ("named", r"set trained of leaf 1 to \['0'\]: Expected `int`, got `str`"),
+        ("unsendable", r"set metadata of leaf 1 to \{'who': .*\}: Encoding objects"),
+    ],
+)
+def test_a_post_processor_that_sets_a_wrong_type_is_named(name: str, told: str) -> None:
+    """Not the row that is made of it, nor whoever encodes that."""
+    game = play(tree=TreeConfig())
+    game.open()
+    game.turn([QUESTION], "cat")
+    rules = LeafRules(post_processor=f"{__name__}:{name}")
+    branches = copies_of(game.core._sessions["g.0"].record.branches())
+    with pytest.raises(LeafFault, match=told):
+        rules.choose([branch.leaf for branch in branches])

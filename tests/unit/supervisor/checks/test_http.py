@@ -53,6 +53,8 @@ def places(checked: Subject) -> list[str]:
         ({"advertised_host": "gpu-7:8000"}, [".advertised_host"]),
         ({"dropped_fields": ["temperature", "input_ids", "tools", "tools.strict", "tools.type"]},
          [".dropped_fields[1]", ".dropped_fields[2]", ".dropped_fields[4]"]),
+        ({"dropped_fields": ["metadata.user", "tools.function.strict", "seed", ""]},
+         [".dropped_fields[0]", ".dropped_fields[1]", ".dropped_fields[3]"]),
     ],
 )  # fmt: skip
 def test_a_door_that_is_open_to_strangers_or_leads_nowhere_is_refused(
