@@ -44,11 +44,11 @@ def _replay(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[str], b
     tape = Tape.read(arguments.run, arguments.actor, until)
     if tape.spec.kind != "trainer":
         played = play(tape, make_core(tape.spec))
-        return _facts(played), _lines(arguments.actor, played), played.difference is None
+        return _facts(tape, played), _lines(tape, played), played.difference is None
     from milepost.actors.recorder.replay.training import replay_training
 
     trained = replay_training(tape, until)
-    facts, lines = _facts(trained.played), _lines(arguments.actor, trained.played)
+    facts, lines = _facts(tape, trained.played), _lines(tape, trained.played)
     facts["begun"] = trained.begun
     facts["steps"] = [
         {"step": each.step, "recorded": each.then, "replayed": each.now} for each in trained.steps
@@ -63,19 +63,23 @@ def _replay(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[str], b
     return facts, lines, same
 
 
-def _facts(played: Played) -> dict[str, Any]:
+def _facts(tape: Tape, played: Played) -> dict[str, Any]:
     return {
+        "incarnation": tape.spec.incarnation,
+        "unread": tape.unread,
         "lines": played.num_lines,
         "decisions": played.num_decisions,
         "difference": list(played.difference.words()) if played.difference else [],
     }
 
 
-def _lines(actor: str, played: Played) -> list[str]:
-    told = f"{actor}: {played.num_lines} events, {played.num_decisions} decisions"
+def _lines(tape: Tape, played: Played) -> list[str]:
+    lines = [f"not read: {what}" for what in tape.unread]
+    who = f"{tape.spec.actor}, incarnation {tape.spec.incarnation}"
+    told = f"{who}: {played.num_lines} events, {played.num_decisions} decisions"
     if played.difference is None:
-        return [f"{told}, every one the same"]
-    return [f"{told} the same; then", *played.difference.words()]
+        return [*lines, f"{told}, every one the same"]
+    return [*lines, f"{told} the same; then", *played.difference.words()]
 
 
 if __name__ == "__main__":

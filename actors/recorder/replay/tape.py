@@ -93,16 +93,18 @@ class Tape:
         lines: from the first one, without a gap.
         contents: by address.
         damaged: a line about the file of contents, if it is not whole.
+        unread: a line about each file of the actor that cannot be read; a later life may be there.
     """
 
     spec: ActorSpec
     lines: list[Line]
     contents: dict[int, bytes]
     damaged: list[str] = field(default_factory=list)
+    unread: list[str] = field(default_factory=list)
 
     @classmethod
     def read(cls, run_folder: Path, actor: str, until: Until) -> Tape:
-        """The last life of the actor in this run folder.
+        """The last life of the actor in this run folder that can be read.
 
         Raises:
             ReplayRefused: it is not there, not whole, or not of this commit or topology.
@@ -128,7 +130,7 @@ class Tape:
         lines = _whole(recording, [*recording.damaged, *([ring] if ring else [])], until)
         damaged: list[str] = []
         contents = dict(read_payloads(folder / f"{stem}.payloads", damaged))
-        return cls(spec, until.cut(lines), contents, damaged)
+        return cls(spec, until.cut(lines), contents, damaged, list(unreadable.values()))
 
     def event(self, line: Line) -> Event | None:
         """What the core was told; None: to start.

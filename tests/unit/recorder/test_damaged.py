@@ -85,7 +85,9 @@ def test_files_of_other_lives_and_pins_refuse_no_whole_recording(tmp_path: Path,
     """A run that was resumed behind a power cut has them: it "goes as far as" its end was said."""
     recorded(tmp_path)
     (tmp_path / FOLDER / name).write_bytes(b"nonsense")
-    assert len(Tape.read(tmp_path, "buffer", Until()).lines) == COUNT
+    tape = Tape.read(tmp_path, "buffer", Until())
+    assert len(tape.lines) == COUNT
+    assert [line for line in tape.unread if name in line] == tape.unread != []
 
 
 def test_a_pin_alone_is_not_taken_for_the_whole_life(tmp_path: Path) -> None:
