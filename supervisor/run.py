@@ -226,7 +226,7 @@ class _Run:
                 core.losses.resumed(earlier_statistics(self._folder.path))
             if self._resume_step:
                 core.ending.last_step = self._resume_step
-                shell.scores.load(earlier_events(self._folder.path), self._resume_step)
+                shell.scores.load(earlier_events(self._folder.path))
             recorder.start(lambda reason: shell.broken(_removed(self._folder) or reason))
             stack.enter_context(_signals(shell))
             stack.enter_context(_loop_errors(shell))

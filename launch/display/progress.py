@@ -18,12 +18,12 @@ from milepost.launch.reading import read_flow
 from milepost.launch.visible import visible_line
 from milepost.messages.evaluator import Evaluation
 from milepost.messages.supervisor import EventReported, Snapshot
+from milepost.supervisor.cleanup.unfinished import EVALUATION
 
 WINDOW_STEPS: Final = 20
 """Steps over which speeds and the remaining time are judged."""
 CURVE_STEPS_MAX: Final = 512
 EVENTS_MAX: Final = 4
-EVALUATION: Final = "evaluation"
 QUIET: Final = frozenset({"ready", "work_finished"})
 """Kinds of events that only events.jsonl keeps: they tell nothing a person waits for."""
 REWARD: Final = "rollout/raw_reward"

@@ -18,8 +18,8 @@ from milepost.configs.load import load_topology
 from milepost.configs.topology import Topology
 from milepost.launch.report.steps import BROKEN, Step, StepsFile, damage, read_lines
 from milepost.messages.evaluator import Evaluation, Transcript
+from milepost.supervisor.cleanup.unfinished import EVALUATION
 
-EVALUATION: Final = "evaluation"
 TRANSCRIPTS: Final = "transcripts.jsonl"
 _Stamp: TypeAlias = tuple[int, int, int]
 _Summary: TypeAlias = tuple[dict[str, Any], tuple[str, ...]]
@@ -170,7 +170,7 @@ def _read_summary(path: Path) -> _Summary:
 
 
 def _read_evaluations(path: Path) -> tuple[tuple[Evaluation, ...], tuple[str, ...]]:
-    # Of a version that a resumed run evaluated once more, the last evaluation counts.
+    # What an evaluator says again, since it may not have been heard, counts once: the last word.
     damaged: list[str] = []
     found: dict[int, Evaluation] = {}
     for event in read_lines(path, damaged):

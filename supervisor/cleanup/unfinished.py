@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import NoneType
 from typing import Any, Final
@@ -19,6 +19,8 @@ OPEN_STEP: Final = f"{PRIVATE}/open_step.json"
 """The object of the step that still grows, as far as it has grown."""
 RUN_FILE: Final = f"{PRIVATE}/run.json"
 """What the supervisor said of its run when it began; also how clients attach."""
+EVALUATION: Final = "evaluation"
+"""Kind of the event in which the evaluator reports the scores of one version."""
 _TYPES: Final[dict[str, tuple[type, ...]]] = {
     "step": (int,),
     "version": (int,),
@@ -104,7 +106,7 @@ def finish(run_folder: Path, run_id: str) -> None:
         "run_id": run_id,
         **about,
         "steps_done": steps[-1] if steps else 0,
-        "scores": _scores(events, started_at, about.get("resumed_from")),
+        "scores": before_and_after(evaluations(events)),
         "seconds": {
             "starting": round(begun - started_at, 3),
             "running": round(ended_at - begun, 3),
@@ -125,18 +127,18 @@ def _about(run_folder: Path, run_id: str) -> dict[str, Any]:
     return {}
 
 
-def _scores(
-    events: list[dict[str, Any]], started_at: float, resumed_from: int | None
-) -> dict[str, Any]:
-    """Evaluations of this life, and those of earlier ones up to its checkpoint."""
-    found = [
-        event["values"]
-        for event in events
-        if event["kind"] == "evaluation"
-        and _has(event.get("values"), "version")
-        and (event["time"] >= started_at or event["values"]["version"] <= (resumed_from or -1))
-    ]
-    return before_and_after(found)
+def version_evaluated(event: dict[str, Any]) -> int | None:
+    """The version whose scores this event tells; None when it tells none."""
+    values: Any = event.get("values")
+    if event.get("kind") != EVALUATION or not _has(values, "version"):
+        return None
+    version: int = values["version"]
+    return version
+
+
+def evaluations(events: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """What evaluators reported; a resume has taken out what is void."""
+    return [dict(each["values"]) for each in events if version_evaluated(each) is not None]
 
 
 def before_and_after(evaluations: list[dict[str, Any]]) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from milepost.messages.supervisor import EventReported, StepRecorded
 from milepost.supervisor.cleanup.registry import append_whole
 from milepost.supervisor.cleanup.unfinished import EVENTS, METRICS, OPEN_STEP, write_open_step
 from milepost.supervisor.recording.eventfile import EventFile
-from milepost.supervisor.recording.resume import drop_superseded, mend
+from milepost.supervisor.recording.resume import drop_superseded
 from milepost.supervisor.recording.steps import OpenStep, steps_done
 
 PENDING_MAX: Final = 1024
@@ -46,7 +46,6 @@ class Files:
         reopened = None if resume_step is None else drop_superseded(run_folder, resume_step)
         self._open = OpenStep(reopened)
         self._closed: deque[dict[str, Any]] = deque()
-        mend(run_folder / EVENTS)
         self._metrics = (run_folder / METRICS).open("ab", buffering=0)
         self._events = (run_folder / EVENTS).open("ab", buffering=0)
         folder = run_folder / "tensorboard"

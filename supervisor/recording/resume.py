@@ -8,18 +8,19 @@ from typing import Any, Final
 import orjson
 
 from milepost.supervisor.cleanup.registry import PRIVATE
-from milepost.supervisor.cleanup.unfinished import SUMMARY, write_open_step
+from milepost.supervisor.cleanup.unfinished import SUMMARY, version_evaluated, write_open_step
 
 EARLIER_SUMMARY: Final = f"{PRIVATE}/earlier_{SUMMARY}"
 """Of the life before this one."""
 SUPERSEDED: Final = f"{PRIVATE}/superseded.jsonl"
-"""Objects taken out of metrics.jsonl, kept for whoever asks what was there."""
+"""Lines taken out of the files of the run, kept for whoever asks what was there."""
 
 
 def drop_superseded(run_folder: Path, resume_step: int) -> dict[str, Any] | None:
-    """Take the objects of steps after the checkpoint out of metrics.jsonl.
+    """Take what was said of steps after the checkpoint out of the files that tell of the run.
 
-    A line that cannot be read goes, too, be it damaged or half written.
+    These are metrics, evaluations and transcripts: a later version of the same number will have
+    other weights. A line of metrics that cannot be read goes, too, be it damaged or half written.
 
     Args:
         run_folder: of the run.
@@ -30,13 +31,30 @@ def drop_superseded(run_folder: Path, resume_step: int) -> dict[str, Any] | None
         The object of the checkpoint's own step, taken out as well: it is open again, since its
         version is published once more.
     """
+    reopened = _reopen(run_folder, resume_step)
+    # None is of these weights when the run begins again.
+    version_max = resume_step or -1
+    for name, version_of in (("events.jsonl", version_evaluated), ("transcripts.jsonl", _version)):
+        path, kept, dropped = run_folder / name, list[bytes](), list[bytes]()
+        _mend(path)
+        for line in _lines(path):
+            fields = _object(line)
+            version = None if fields is None else version_of(fields)
+            void = version is not None and version > version_max
+            (dropped if void else kept).append(line)
+        if dropped:
+            _replace(path, kept, dropped)
+    return reopened
+
+
+def _reopen(run_folder: Path, resume_step: int) -> dict[str, Any] | None:
     path = run_folder / "metrics.jsonl"
     if not path.exists():
         return None
     kept: list[bytes] = []
     dropped: list[bytes] = []
     reopened: dict[str, Any] | None = None
-    for line in path.read_bytes().splitlines(keepends=True):
+    for line in _lines(path):
         fields = _object(line)
         if fields is None or type(fields.get("step")) is not int:
             dropped.append(line.rstrip(b"\n") + b"\n")
@@ -46,27 +64,38 @@ def drop_superseded(run_folder: Path, resume_step: int) -> dict[str, Any] | None
             reopened = fields
         else:
             kept.append(line)
-    if dropped:
-        with (run_folder / SUPERSEDED).open("ab") as file:
-            file.writelines(dropped)
     if reopened is not None:
         write_open_step(run_folder, reopened)
+    _replace(path, kept, dropped)
+    return reopened
+
+
+def _lines(path: Path) -> list[bytes]:
+    return path.read_bytes().splitlines(keepends=True) if path.exists() else []
+
+
+def _replace(path: Path, kept: list[bytes], dropped: list[bytes]) -> None:
+    """By a new file, so that whoever follows it reads it anew."""
+    if dropped:
+        with (path.parent / SUPERSEDED).open("ab") as file:
+            file.writelines(dropped)
     draft = path.with_suffix(".draft")
     draft.write_bytes(b"".join(kept))
     draft.replace(path)
-    return reopened
+
+
+def _version(fields: dict[str, Any]) -> int | None:
+    version = fields.get("version")
+    return version if type(version) is int else None
 
 
 def earlier_events(run_folder: Path) -> list[dict[str, Any]]:
     """Whole lines of events.jsonl that an earlier part of the run wrote."""
-    path = run_folder / "events.jsonl"
-    if not path.exists():
-        return []
-    lines = path.read_bytes().splitlines(keepends=True)
+    lines = _lines(run_folder / "events.jsonl")
     return [found for line in lines if (found := _object(line)) is not None]
 
 
-def mend(path: Path) -> None:
+def _mend(path: Path) -> None:
     """Cut off what a machine that died left of a last line: the next one would be part of it."""
     if path.exists():
         with path.open("r+b") as file:

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Final
+from typing import Any
 
 from milepost.messages.supervisor import EventReported
-from milepost.supervisor.cleanup.unfinished import before_and_after
+from milepost.supervisor.cleanup.unfinished import EVALUATION, before_and_after, evaluations
 from milepost.supervisor.outcome import Cause, Verdict
-
-EVALUATION: Final = "evaluation"
-"""Kind of the event in which the evaluator reports the scores of one version."""
 
 
 class Scores:
@@ -19,11 +16,9 @@ class Scores:
     def __init__(self) -> None:
         self._all: list[dict[str, Any]] = []
 
-    def load(self, events: Iterable[dict[str, Any]], version_max: int) -> None:
+    def load(self, events: Iterable[dict[str, Any]]) -> None:
         """Take over the evaluations of an earlier part of the run, up to its checkpoint."""
-        for event in events:
-            if event.get("kind") == EVALUATION and event["values"]["version"] <= version_max:
-                self._all.append(dict(event["values"]))
+        self._all += evaluations(events)
 
     def note(self, event: EventReported) -> None:
         """Look at one event."""

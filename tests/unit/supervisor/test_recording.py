@@ -15,6 +15,7 @@ from milepost.supervisor.cleanup.registry import PRIVATE
 from milepost.supervisor.cleanup.unfinished import OPEN_STEP, finish_metrics
 from milepost.supervisor.recording.eventfile import EventFile, masked_crc
 from milepost.supervisor.recording.recorder import Files, Recorder
+from milepost.supervisor.recording.resume import earlier_events
 from milepost.supervisor.recording.summary import Scores
 
 
@@ -301,14 +302,23 @@ def test_tensorboard_purges_what_a_resumed_run_does_again(tmp_path: Path) -> Non
     ]
 
 
-def test_before_is_the_score_before_the_run_not_before_its_resumption() -> None:
+def test_a_resumed_run_takes_out_the_scores_of_weights_that_are_no_more(folder: Path) -> None:
+    """Its version 9 will be another one; the report showed that of the life before."""
+    evaluated = {"time": 1.0, "source": "evaluator", "kind": "evaluation", "text": ""}
+    told = [{**evaluated, "values": {"version": version}} for version in (0, 3, 9)]
+    told.insert(2, {**evaluated, "kind": "begun", "values": {}})
+    talks = [{"version": version, "messages": []} for version in (0, 3, 9)]
+    for name, objects in (("events.jsonl", told), ("transcripts.jsonl", talks)):
+        whole = "".join(f"{json.dumps(each)}\n" for each in objects)
+        (folder / name).write_text(whole + '{"ver')
+    Files(folder, tensorboard=False, resume_step=3).close()
+    assert lines(folder / "events.jsonl") == told[:-1]
+    assert lines(folder / "transcripts.jsonl") == talks[:-1]
+    assert lines(folder / PRIVATE / "superseded.jsonl") == [told[-1], talks[-1]]
     scores = Scores()
-    earlier = [
-        {"kind": "evaluation", "values": {"version": 0}},
-        {"kind": "begun", "values": {}},
-        {"kind": "evaluation", "values": {"version": 9}},
-    ]
-    scores.load(earlier, version_max=4)
+    scores.load(earlier_events(folder))
     scores.note(EventReported(source="e", kind="evaluation", text="", values={"version": 8}))
     summary = scores.summary()
     assert (summary["before"], summary["after"]) == ({"version": 0}, {"version": 8})
+    Files(folder, tensorboard=False, resume_step=0).close()
+    assert lines(folder / "events.jsonl") == [told[2]], "even that of version 0 is measured again"
