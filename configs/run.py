@@ -48,7 +48,8 @@ class ModelConfig(Config, kw_only=True):
     """`[model]`"""
 
     path: str = ""
-    """Folder with a Hugging Face checkpoint and tokenizer. Empty only with `made_by`."""
+    """Folder with a Hugging Face checkpoint and tokenizer. Empty only with `made_by` or
+    `create`."""
     made_by: str = ""
     """Recipe whose run makes the checkpoint when it is not in the cache yet, with the seed of its
     own file; for other starting weights, copy the recipe and set another seed there."""

@@ -18,6 +18,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
+from milepost.actors.rollout.prompts import file_of, is_file
 from milepost.configs.dump import topology_hash
 from milepost.configs.load import load_topology
 from milepost.configs.problem import ConfigError, Problem
@@ -70,8 +71,8 @@ def sources_of(topology: Topology) -> Iterator[Path]:
     These are its prompt file and the modules named in it, with their neighbours; of the recipes
     that come with milepost, all of them, since they share code.
     """
-    prompts = Path(topology.data.prompts.partition("@")[0] if topology.data is not None else "")
-    if prompts.is_file():
+    data = topology.data
+    if data is not None and is_file(data.prompts) and (prompts := file_of(data.prompts)).is_file():
         yield prompts
     for path in _import_paths(topology):
         source = locate_source(path.partition(":")[0])
@@ -88,7 +89,9 @@ def sources_of(topology: Topology) -> Iterator[Path]:
 def _import_paths(topology: Topology) -> Iterator[str]:
     data, model, agent = topology.data, topology.model, topology.actors.agent
     if data is not None:
-        yield from (path for path in (data.prompts, data.reward) if ":" in path)
+        yield from (
+            path for path in (data.prompts, data.reward) if ":" in path and not is_file(path)
+        )
     if model is not None and model.create:
         yield model.create
     if agent is not None:

@@ -3,8 +3,9 @@
 A file has one JSON object on each line, with `messages` (a list of chat messages, required) and
 optionally `label` (any JSON value), `metadata` (an object), `tools` (OpenAI tool definitions) and
 `prompt_id` (a string, by default the file's name and line). `FILE.jsonl@[a:b]` takes the prompts
-a to b, counted from 0, with Python's meaning of negative and missing bounds. Messages and tools are
-held to what a session takes later (`session.validation`), and have no other fields than `FIELDS`.
+a to b, counted from 0, with Python's meaning of negative and missing bounds; `~` at its beginning
+is the home folder. Messages and tools are held to what a session takes later
+(`session.validation`), and have no other fields than `FIELDS`.
 
 A function is named `module:function` and called as `function(split, seed, options)`, where split
 is `train` or `held_out`; it returns or yields `Prompt` objects.
@@ -12,7 +13,9 @@ is `train` or `held_out`; it returns or yields `Prompt` objects.
 
 from __future__ import annotations
 
+import json
 import re
+from codecs import BOM_UTF8
 from collections.abc import Callable, Iterable, Iterator
 from importlib import import_module
 from itertools import islice
@@ -23,12 +26,15 @@ import msgspec
 
 from milepost.actors.session.refusal import TurnRefused
 from milepost.actors.session.validation import check_messages, check_tools
+from milepost.configs.read import home_of
 from milepost.configs.run import DataConfig
 from milepost.configs.suggest import did_you_mean
 from milepost.messages.shared import ChatMessage, Prompt
 
 PROMPTS_MAX: Final = 10_000_000
-SLICE: Final = re.compile(r"^(?P<path>.+)@\[(?P<start>-?\d*):(?P<stop>-?\d*)\]$")
+SLICE: Final = re.compile(r"(?P<path>.+)@\[(?P<start>-?\d*):(?P<stop>-?\d*)\]", re.DOTALL)
+BOUND_CHARS_MAX: Final = 18
+LONE_SURROGATE: Final = re.compile("[\ud800-\udfff]")
 ROLES: Final = ("system", "developer", "user", "assistant", "tool")
 FIELDS: Final = ("role", "content", "name", "reasoning_content", "tool_calls", "tool_call_id")
 TEXTS: Final = ("name", "reasoning_content", "tool_call_id")
@@ -75,8 +81,16 @@ SLICE_EXAMPLE: Final = "FILE.jsonl@[-100:]"
 
 def is_file(source: str) -> bool:
     """True when `source` names a file, not a function."""
-    path = match["path"] if (match := SLICE.match(source)) else source
-    return path.endswith(".jsonl")
+    return _path_of(source).endswith(".jsonl")
+
+
+def file_of(source: str) -> Path:
+    """The file that `source` names, if it names one."""
+    return Path(home_of(_path_of(source)))
+
+
+def _path_of(source: str) -> str:
+    return match["path"] if (match := SLICE.fullmatch(source)) else source
 
 
 def load_prompts(source: str, split: str, seed: int, options: dict[str, Any]) -> list[Prompt]:
@@ -110,28 +124,39 @@ def _refuse_repeats(source: str, prompts: list[Prompt]) -> None:
 
 
 def _from_file(source: str) -> list[Prompt]:
-    match = SLICE.match(source)
-    path = Path(match["path"] if match else source)
+    path, part = file_of(source), _part_of(source)
     try:
         with path.open("rb") as file:
             prompts = list(_parse_lines(path, file))
     except OSError as error:
         raise PromptError(f"prompt file {path} cannot be read: {error.strerror}") from error
-    if match:
-        bounds = [int(match[name]) if match[name] else None for name in ("start", "stop")]
-        return prompts[slice(*bounds)]
-    return prompts
+    return prompts[part]
+
+
+def _part_of(source: str) -> slice:
+    match = SLICE.fullmatch(source)
+    bounds = match.group("start", "stop") if match else ("", "")
+    if (length := max(map(len, bounds))) > BOUND_CHARS_MAX:
+        raise PromptError(
+            f"prompt file {file_of(source)}: a bound of its @[a:b] has {length} characters, "
+            f"{BOUND_CHARS_MAX} at most are read"
+        )
+    if "-" in bounds:
+        raise PromptError(f"prompt source {source!r}: a bound is `-`, with no number behind it")
+    return slice(*(int(bound) if bound else None for bound in bounds))
 
 
 def _parse_lines(path: Path, lines: Iterable[bytes]) -> Iterator[Prompt]:
     decoder = msgspec.json.Decoder(_Line)
     for number, line in enumerate(lines, start=1):
-        if not line.strip():
+        text = line.removeprefix(BOM_UTF8) if number == 1 else line
+        if not text.strip():
             continue
         try:
-            parsed = decoder.decode(line)
+            parsed = decoder.decode(text)
         except msgspec.DecodeError as error:
-            raise PromptError(f"{path}, line {number}: {error}") from error
+            what = _half_a_character(text) or str(error)
+            raise PromptError(f"{path}, line {number}: {what}") from error
         except RecursionError as error:
             raise PromptError(f"{path}, line {number}: nested too deep to be read") from error
         if problem := _problem_with(parsed.messages, parsed.tools):
@@ -143,6 +168,19 @@ def _parse_lines(path: Path, lines: Iterable[bytes]) -> Iterator[Prompt]:
             metadata=parsed.metadata,
             tools=parsed.tools,
         )
+
+
+def _half_a_character(line: bytes) -> str:
+    """Names the lone surrogate of a line that msgspec finds truncated or malformed; or empty."""
+    try:
+        written = json.dumps(json.loads(line), ensure_ascii=False)
+    except (ValueError, RecursionError):
+        return ""
+    if not (match := LONE_SURROGATE.search(written)):
+        return ""
+    return (
+        f"a text in it has \\u{ord(match[0]):04x}, half of a surrogate pair: it is no Unicode text"
+    )
 
 
 def _problem_with(messages: list[ChatMessage], tools: list[dict[str, Any]]) -> str:

@@ -19,6 +19,7 @@ from typing import Final
 import msgspec
 
 from milepost.actors.engine.settings import SettingsDamaged, read_settings, size_of
+from milepost.actors.rollout.prompts import is_file
 from milepost.configs.actors import SessionConfig
 from milepost.configs.problem import Problem
 from milepost.configs.run import ModelConfig
@@ -30,7 +31,6 @@ from milepost.supervisor.checks.parts import (
     LEAF_POST_PROCESSORS,
     MATCHERS,
 )
-from milepost.supervisor.checks.wiring import is_prompt_file
 from milepost.supervisor.cleanup.processes import RUN_VARIABLE, kill_all
 from milepost.supervisor.probe import Fault, Probe, Target
 
@@ -82,13 +82,13 @@ def targets_of(topology: Topology) -> tuple[Target, ...]:
         found.append(Target("agent", agent.agent, "$.actors.agent.agent", made))
     if data is not None:
         seed = {"seed": topology.run.seed, "options": data.options}
-        if not is_prompt_file(data.prompts):
+        if not is_file(data.prompts):
             found.append(
                 Target("prompts", data.prompts, "$.data.prompts", {"split": "train"} | seed)
             )
         held_out = data.held_out_prompts or data.prompts
         asks = actors.evaluator is not None and not actors.evaluator.external
-        if asks and not is_prompt_file(held_out):
+        if asks and not is_file(held_out):
             options = {"split": "held_out"} | seed
             found.append(Target("prompts", held_out, "$.data.held_out_prompts", options))
         if data.reward:
@@ -146,7 +146,7 @@ def _lengths(topology: Topology, model: ModelConfig, session: SessionConfig) -> 
     }
     source = {"source": data.prompts, "split": "train"}
     yield Target("lengths", data.prompts, "$.data.prompts", options | source)
-    held_out = data.held_out_prompts or ("" if is_prompt_file(data.prompts) else data.prompts)
+    held_out = data.held_out_prompts or ("" if is_file(data.prompts) else data.prompts)
     evaluator = topology.actors.evaluator
     if evaluator is not None and not evaluator.external and held_out:
         source = {"source": held_out, "split": "held_out"}

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from milepost.actors.rollout.prompts import is_file
 from milepost.configs.actors import EvaluatorConfig
 from milepost.configs.problem import Problem
 from milepost.configs.topology import Topology
 from milepost.supervisor.checks.check import Finding, Subject
-from milepost.supervisor.checks.wiring import is_prompt_file
 
 WHERE = "$.actors.evaluator"
 
@@ -22,11 +22,11 @@ def evaluation_is_possible(subject: Subject) -> Iterator[Finding]:
     yield from _something_to_do(evaluator)
     if evaluator.external:
         return
-    if not data.held_out_prompts and is_prompt_file(data.prompts):
+    if not data.held_out_prompts and is_file(data.prompts):
         what = f'the file "{data.prompts}" has no held-out part'
         remedy = 'e.g. set it to "FILE.jsonl@[-100:]" and data.prompts to "FILE.jsonl@[:-100]"'
         yield Problem(what, "$.data.held_out_prompts", remedy)
-    if data.held_out_prompts == data.prompts and is_prompt_file(data.prompts):
+    if data.held_out_prompts == data.prompts and is_file(data.prompts):
         what = "the held-out prompts are the training prompts"
         yield Problem(what, "$.data.held_out_prompts", "cut the file in two with @[a:b]")
 

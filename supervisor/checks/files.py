@@ -8,7 +8,7 @@ from typing import Final
 
 import msgspec
 
-from milepost.actors.rollout.prompts import PromptError, load_prompts
+from milepost.actors.rollout.prompts import PromptError, is_file, load_prompts
 from milepost.configs.problem import Problem
 from milepost.configs.system import BusConfig
 from milepost.messages.errors import ProtocolError
@@ -16,7 +16,6 @@ from milepost.messages.limits import BusLimits
 from milepost.messages.shared import Prompt
 from milepost.messages.structure import check_depth, check_structure
 from milepost.supervisor.checks.check import Finding, Note, Subject
-from milepost.supervisor.checks.wiring import is_prompt_file
 
 LEVELS_AROUND: Final = 4
 """Of a message around the prompt in it."""
@@ -33,7 +32,7 @@ def prompts_are_readable(subject: Subject) -> Iterator[Finding]:
     if subject.topology.actors.evaluator is not None:
         sources.append(("$.data.held_out_prompts", data.held_out_prompts, "held_out"))
     for where, source, split in sources:
-        if not is_prompt_file(source):
+        if not is_file(source):
             continue
         try:
             prompts = load_prompts(source, split, subject.topology.run.seed, data.options)
@@ -79,7 +78,7 @@ def held_out_is_apart(subject: Subject) -> Iterator[Finding]:
     data = subject.topology.data
     if data is None or subject.topology.actors.evaluator is None:
         return
-    if not (is_prompt_file(data.prompts) and is_prompt_file(data.held_out_prompts)):
+    if not (is_file(data.prompts) and is_file(data.held_out_prompts)):
         return
     seed, where = subject.topology.run.seed, "$.data.held_out_prompts"
     try:

@@ -186,8 +186,3 @@ def over_sampling_is_settled(subject: Subject) -> Iterator[Finding]:
 def built_in(topology: Topology) -> tuple[str, ...]:
     """Kinds of built-in actors that the topology has."""
     return tuple(kind for kind in KINDS if topology.names(kind))
-
-
-def is_prompt_file(source: str) -> bool:
-    """True for `FILE.jsonl` and `FILE.jsonl@[a:b]`."""
-    return re.sub(r"@\[-?\d*:-?\d*\]$", "", source).endswith(".jsonl")

@@ -89,6 +89,18 @@ def test_the_key_changes_with_the_prompt_file(task: Path) -> None:
     assert recipe_key(topology(f"{path}@[0:1]")) != before
 
 
+@pytest.mark.parametrize("source", ["~/p.jsonl", "~/p.jsonl@[:1]", "./p.jsonl@[:1]", "a@b.jsonl"])
+def test_the_prompt_file_of_the_key_is_the_one_that_is_read(
+    task: Path, monkeypatch: pytest.MonkeyPatch, source: str
+) -> None:
+    """A home folder, a slice, a sign in the name: one rule says what a source of prompts is."""
+    monkeypatch.setenv("HOME", str(task))
+    monkeypatch.chdir(task)
+    (task / "a@b.jsonl").touch()
+    names = [path.name for path in sources_of(topology(source))]
+    assert names == ["a@b.jsonl" if source == "a@b.jsonl" else "p.jsonl"]
+
+
 def test_the_warm_up_depends_on_the_code_that_the_recipes_share() -> None:
     names = {path.name for path in sources_of(load_topology("lookup_warmup"))}
     assert {"clerk.py", "directory.py", "tokenizer.py", "chat_template.jinja"} <= names

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -97,6 +98,52 @@ def test_a_line_that_is_no_json_is_named(tmp_path: Path) -> None:
     path.write_text('{"messages": \n', encoding="utf-8")
     with pytest.raises(PromptError, match=r"mine\.jsonl, line 1: Input data was truncated"):
         load_prompts(str(path), "train", 0, {})
+
+
+@pytest.mark.parametrize("text", [r"\ud800", r"\ud83d and more", r"\udc00", r"\ud800\u0041"])
+def test_half_a_character_is_told_by_its_number(tmp_path: Path, text: str) -> None:
+    """Cut between the two halves of an emoji, a text was told as truncated input."""
+    path = tmp_path / "mine.jsonl"
+    line = f'{{"messages": [{{"role": "user", "content": "{text}"}}]}}\n'
+    path.write_text(line, encoding="utf-8")
+    said = rf"mine\.jsonl, line 1: a text in it has \{text[:6]}, half of a surrogate pair"
+    with pytest.raises(PromptError, match=said):
+        load_prompts(str(path), "train", 0, {})
+
+
+def test_a_byte_order_mark_is_no_part_of_the_first_line(tmp_path: Path) -> None:
+    """Editors write one unasked, and show none."""
+    source = jsonl(tmp_path, {"messages": USER}, {"messages": USER})
+    path = Path(source)
+    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
+    assert ids(source) == ["mine:1", "mine:2"]
+
+
+@pytest.mark.parametrize("part", ["", "@[:1]"])
+def test_a_file_may_lie_in_the_home_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: str
+) -> None:
+    """As the model's, and every other path of a topology."""
+    jsonl(tmp_path, {"messages": USER})
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert ids(f"~/mine.jsonl{part}") == ["mine:1"]
+    data = DataConfig(prompts="a:b", held_out_prompts=f"~/mine.jsonl{part}")
+    assert [prompt.prompt_id for prompt in load_held_out_prompts(data, 0)] == ["mine:1"]
+
+
+@pytest.mark.parametrize(
+    ("part", "said"),
+    [
+        (f"@[:-{'9' * 5000}]", "a bound of its @[a:b] has 5001 characters, 18 at most are read"),
+        ("@[-:1]", "a bound is `-`, with no number behind it"),
+    ],
+)
+def test_a_bound_that_is_no_number_to_read_is_told(tmp_path: Path, part: str, said: str) -> None:
+    """Not by a traceback of the check."""
+    source = jsonl(tmp_path, {"messages": USER})
+    assert ids(f"{source}@[:{'9' * 18}]") == ["mine:1"]
+    with pytest.raises(PromptError, match=re.escape(said)):
+        load_prompts(f"{source}{part}", "train", 0, {})
 
 
 def test_an_empty_or_missing_source_is_refused(tmp_path: Path) -> None:
