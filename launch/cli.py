@@ -11,14 +11,18 @@ import io
 import os
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from importlib import import_module
 from pathlib import Path
 from typing import Final, Protocol, cast
 
 from milepost.configs.problem import ConfigError
 from milepost.launch.exits import Exit
+from milepost.launch.output import lasting_output
 
 COMMANDS: Final = Path(__file__).parent / "commands"
+LASTING: Final = frozenset({"agent-check", "check", "check-template", "quickstart", "run"})
+"""Commands that go on when nobody reads what they print: they end with what they found."""
 
 
 class CommandModule(Protocol):
@@ -58,7 +62,8 @@ def run_command(name: str, words: Sequence[str]) -> int:
     """Parse `words` for the command called `name` and run it.
 
     A wrong word ends the process with code 2, as argparse does; a fault in a topology is printed
-    and returned as code 2; a reader that went away (`| head`) is no fault.
+    and returned as code 2; a reader that went away (`| head`) is no fault, and ends what only
+    prints.
     """
     module = cast("CommandModule", import_module(f"milepost.launch.commands.{module_name(name)}"))
     parser = argparse.ArgumentParser(
@@ -69,6 +74,11 @@ def run_command(name: str, words: Sequence[str]) -> int:
     )
     module.add_arguments(parser)
     arguments = parser.parse_args(words)
+    with lasting_output() if name in LASTING else nullcontext():
+        return _run(module, arguments)
+
+
+def _run(module: CommandModule, arguments: argparse.Namespace) -> int:
     try:
         code = module.run(arguments)
         sys.stdout.flush()

@@ -150,7 +150,9 @@ def _greedy(before: Evaluation, after: Evaluation) -> Iterator[str]:
     gain = 0.0
     if after.sampled and before.sampled:
         gain = (after.sampled.success or 0.0) - (before.sampled.success or 0.0)
-    if old >= MOSTLY and gain > NOTICEABLE:
+    if old - new > NOTICEABLE:
+        yield f"Taking always the most likely token, it solved {came}: there it did worse."
+    elif old >= MOSTLY and gain > NOTICEABLE:
         yield (
             f"Taking always the most likely token, it solved {came}: the right action was the "
             "likeliest one already. So the reward did not teach a new way to the answer; it made "
@@ -161,8 +163,6 @@ def _greedy(before: Evaluation, after: Evaluation) -> Iterator[str]:
             f"Taking always the most likely token, it solved {came}: at some points the likeliest "
             "action was a wrong one, and the reward turned it around."
         )
-    elif old - new > NOTICEABLE:
-        yield f"Taking always the most likely token, it solved {came}: there it did worse."
     else:
         yield f"Taking always the most likely token, it solved {came}."
 

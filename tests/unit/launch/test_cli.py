@@ -234,19 +234,28 @@ def test_the_quick_start_leaves_a_folder_alone_that_holds_another_run(
     assert [path.name for path in tmp_path.iterdir()] == ["summary.json"]
 
 
-def test_a_reader_that_goes_away_is_no_fault(toy: str) -> None:
-    """`milepost check lookup | head -1` ends quietly."""
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (["check", "lookup"], Exit.DONE),
+        (["check", "lookup", "--set", "data.prompts=x"], Exit.REFUSED),
+        (["run", "lookup", "--set", "data.prompts=x"], Exit.REFUSED),
+        (["ps", "--help"], Exit.DONE),
+    ],
+)
+def test_a_reader_that_goes_away_is_no_fault_and_hides_none(words: list[str], code: Exit) -> None:
+    """`milepost run lookup | head` trains on, and ends with how that went."""
     script = "import sys\nfrom milepost.launch.cli import main\nsys.exit(main(sys.argv[1:]))\n"
     read, write = os.pipe()
     os.close(read)
     result = subprocess.run(
-        [sys.executable, "-P", "-c", script, "check", toy],
+        [sys.executable, "-P", "-c", script, *words],
         stdout=write,
         stderr=subprocess.PIPE,
         check=False,
     )
     os.close(write)
-    assert (result.returncode, result.stderr) == (Exit.DONE, b"")
+    assert (result.returncode, b"Traceback" in result.stderr) == (code, False)
 
 
 def test_check_says_whether_a_run_could_go_on_without_touching_it(
