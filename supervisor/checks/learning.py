@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+from msgspec.structs import fields
+
 from milepost.configs.actors import TrainerConfig
+from milepost.configs.base import Config
 from milepost.configs.problem import Problem
 from milepost.configs.run import AlgorithmConfig
 from milepost.supervisor.checks.check import Finding, Note, Subject
@@ -66,18 +69,32 @@ def loss_is_defined(subject: Subject) -> Iterator[Finding]:
         what = f"dual_clip = {algorithm.dual_clip} would clip inside the trust region"
         yield Problem(what, "$.algorithm.dual_clip", "set more than 1 (3 is usual), or 0 for off")
     yield from _correction(algorithm)
+    if not algorithm.normalize_std:
+        yield from _unread(algorithm, ("std_epsilon",), "$.algorithm", "normalize_std = false")
+
+
+def _unread(table: Config, names: tuple[str, ...], where: str, given: str) -> Iterator[Finding]:
+    """Settings that somebody has changed, and that nothing reads."""
+    defaults = {field.name: field.default for field in fields(table)}
+    for name in names:
+        value = getattr(table, name)
+        if value != defaults[name]:
+            what = f"{name} = {value} has no effect with {given}"
+            yield Problem(what, f"{where}.{name}", "leave it out")
 
 
 def _correction(algorithm: AlgorithmConfig) -> Iterator[Finding]:
     low, high = algorithm.correction_low, algorithm.correction_high
     if algorithm.correction == "none":
+        names = ("correction_low", "correction_high")
+        yield from _unread(algorithm, names, "$.algorithm", 'correction = "none"')
         return
     if not low < 1 < high:
         what = f"correction_low = {low} and correction_high = {high} do not enclose 1"
         remedy = "1 is the ratio of two equal policies; e.g. 0 and 2 for tis, 0.5 and 5 for pop"
         yield Problem(what, "$.algorithm.correction_high", remedy)
     if algorithm.correction == "tis" and low:
-        what = f"correction_low = {low} is read only by clip_or_pop"
+        what = f"correction_low = {low}: truncated importance sampling has no lower bound"
         yield Problem(what, "$.algorithm.correction_low", "set it to 0")
 
 
@@ -106,7 +123,9 @@ def _schedule(trainer: TrainerConfig, steps: int) -> Iterator[Finding]:
             f"{schedule.warmup_steps} of {steps} optimizer steps, so lr {trainer.lr} is not reached"
         )
         yield Note(text, f"{where}.warmup_steps")
-    if schedule.lr_min > trainer.lr:
+    if schedule.kind == "constant":
+        yield from _unread(schedule, ("lr_min",), where, 'kind = "constant"')
+    elif schedule.lr_min > trainer.lr:
         what = f"lr_min = {schedule.lr_min} is above lr = {trainer.lr}"
         yield Problem(what, f"{where}.lr_min", "set it below lr")
     decays = schedule.kind == "warmup_stable_decay"

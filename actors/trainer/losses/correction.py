@@ -16,6 +16,8 @@ class Correction(NamedTuple):
     weights: Tensor
     raw: Tensor
     """`exp(old - rollout)`, before any bound."""
+    bounded: Tensor
+    """bool [N]: a bound changed the factor."""
 
 
 def correction_weights(
@@ -46,10 +48,10 @@ def correction_weights(
     raw = (old_logprobs.detach() - rollout_logprobs).exp()
     match kind:
         case "none":
-            weights = torch.ones_like(raw)
+            return Correction(torch.ones_like(raw), raw, torch.zeros_like(raw, dtype=torch.bool))
         case "tis":
             weights = raw.clamp(low, high)
         case "clip_or_pop":
             inside = (raw >= low) & (raw <= high)
             weights = torch.where(inside, raw, torch.zeros_like(raw))
-    return Correction(weights, raw)
+    return Correction(weights, raw, weights != raw)

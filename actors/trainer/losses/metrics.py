@@ -88,7 +88,7 @@ def measure(
         ratio=policy.ratio.sum(),
         ess=effective_sample_ratios(policy.ratio, tokens.row_of, tokens.num_rows).sum(),
         tis=correction.raw.sum(),
-        tis_clipped=(correction.weights != correction.raw).sum(),
+        tis_clipped=correction.bounded.sum(),
         tis_abs=(correction.raw - 1).abs().sum(),
         abs_diff=absolute.sum(),
         abs_diff_same=torch.where(same, absolute, torch.zeros_like(absolute)).sum(),

@@ -62,6 +62,7 @@ def test_it_says_that_the_way_was_known_when_greedy_was_right_already(run_folder
         ((0.1, 0.3), (0.9, 0.95), ["rose from 10.0% to 90.0%", "turned it around"]),
         ((0.5, 0.9), (0.51, 0.91), ["about as much as before", "90.0% before and 91.0% after."]),
         ((0.5, 0.9), (0.2, 0.6), ["FELL from 50.0% to 20.0%", "there it did worse"]),
+        ((0.16, 0.95), (0.6, 0.62), ["rose from 16.0% to 60.0%", "there it did worse"]),
         ((0.1, None), (0.9, None), ["rose from 10.0% to 90.0%"]),
     ],
 )

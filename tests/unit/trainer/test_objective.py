@@ -90,6 +90,9 @@ def test_metrics_by_hand() -> None:
     assert found["train/staleness/max"] == 2
     assert found["train/tis"] == pytest.approx(sum(raw) / 4, rel=1e-5)
     assert found["train/tis_clipfrac"] == 0.25
+    uncorrected = metrics_of(terms(Objective(estimator="grpo", correction="none"), OLD.clone()))
+    assert uncorrected["train/tis"] == found["train/tis"]
+    assert uncorrected["train/tis_clipfrac"] == 0.0
     assert found["train/tis_abs"] == pytest.approx(sum(abs(w - 1) for w in raw) / 4, rel=1e-5)
     kl = [math.exp(each) - 1 - each for each in difference]
     assert found["train/train_rollout_kl"] == pytest.approx(sum(kl) / 4, rel=1e-5)

@@ -108,7 +108,7 @@ def test_a_sound_topology_has_no_problem(document: dict[str, Any]) -> None:
         ("algorithm.kl_coef=0.1", "$.algorithm.kl_coef", "reference model"),
         ("algorithm.dual_clip=0.5", "$.algorithm.dual_clip", "inside the trust region"),
         ("algorithm.correction_high=0.9", "$.algorithm.correction_high", "do not enclose 1"),
-        ("algorithm.correction_low=0.5", "$.algorithm.correction_low", "only by clip_or_pop"),
+        ("algorithm.correction_low=0.5", "$.algorithm.correction_low", "no lower bound"),
         # batches
         ("algorithm.samples_per_prompt=1", "$.algorithm.samples_per_prompt", "group of one"),
         ("algorithm.minibatches_per_step=3", "$.algorithm.minibatches_per_step", "not divide"),
@@ -116,7 +116,6 @@ def test_a_sound_topology_has_no_problem(document: dict[str, Any]) -> None:
         ("actors.buffer.groups_max=7", "$.actors.buffer.groups_max", "one batch needs 8 groups"),
         # optimizer
         ("actors.trainer.beta2=1.0", "$.actors.trainer.beta2", "never moves"),
-        ("actors.trainer.schedule.lr_min=1.0", "$.actors.trainer.schedule.lr_min", "above lr"),
         (
             "actors.trainer.schedule.kind=warmup_stable_decay",
             "$.actors.trainer.schedule.decay_fraction",
@@ -218,6 +217,32 @@ def test_each_rule_tells_its_breach_at_its_place(override: str, where: str, told
 )
 def test_the_edge_of_each_rule_is_allowed(overrides: tuple[str, ...]) -> None:
     assert problems(GRPO, *overrides) == []
+
+
+def test_a_lowest_rate_is_below_the_highest() -> None:
+    linear = "actors.trainer.schedule.kind=linear"
+    (found,) = problems(GRPO, linear, "actors.trainer.schedule.lr_min=1.0")
+    assert (found.where, found.remedy) == ("$.actors.trainer.schedule.lr_min", "set it below lr")
+
+
+@pytest.mark.parametrize(
+    ("table", "given", "name", "value"),
+    [
+        ("algorithm", "correction=none", "correction_low", 0.5),
+        ("algorithm", "correction=none", "correction_high", 1.5),
+        ("algorithm", "normalize_std=false", "std_epsilon", 5.0),
+        ("actors.trainer.schedule", "kind=constant", "lr_min", 1e-5),
+    ],
+)
+def test_a_number_that_nothing_reads_is_refused(
+    table: str, given: str, name: str, value: float
+) -> None:
+    """Whoever sets it believes in it."""
+    chosen = f"{table}.{given}"
+    (found,) = problems(GRPO, "run.mode=sync", chosen, f"{table}.{name}={value}")
+    assert found.where == f"$.{table}.{name}"
+    assert "has no effect with" in found.what
+    assert problems(GRPO, "run.mode=sync", chosen) == []
 
 
 @pytest.mark.parametrize("policy", ["drop", "pace"])
