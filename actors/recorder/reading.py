@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -41,12 +41,19 @@ class Recording:
         lines: in order; numbers may begin above 0 and have gaps.
         pins: why each pin was written, by its file.
         damaged: files with places that are no lines any more, and where.
+        start: which start of the run, from 1; 0: they need not be told apart.
     """
 
     about: dict[str, Any]
     lines: list[Line]
     pins: dict[str, str] = field(default_factory=dict)
     damaged: list[str] = field(default_factory=list)
+    start: int = 0
+
+    @property
+    def run_id(self) -> str:
+        """Of the start of the run that it is of."""
+        return str(self.about["run_id"])
 
     @property
     def actor(self) -> str:
@@ -55,9 +62,26 @@ class Recording:
 
     @property
     def name(self) -> str:
-        """`buffer`, or `engine-0 (2nd life)`."""
+        """`buffer`, or `engine-0 (start 2, life 2)`."""
         again = self.about["incarnation"]
-        return f"{self.actor} (life {again + 1})" if again else self.actor
+        words = [f"start {self.start}"] * bool(self.start) + [f"life {again + 1}"] * bool(again)
+        return f"{self.actor} ({', '.join(words)})" if words else self.actor
+
+
+def starts_of(recordings: Iterable[Recording]) -> dict[str, int]:
+    """Run ids in the order in which they began, from 0; a run that is resumed gets a new one."""
+    began: dict[str, float] = {}
+    for each in recordings:
+        started_s = float(each.about["started_s"])
+        began[each.run_id] = min(started_s, began.get(each.run_id, started_s))
+    return {run_id: number for number, run_id in enumerate(sorted(began, key=began.__getitem__))}
+
+
+def tell_apart(recordings: Collection[Recording]) -> None:
+    """Name the start of the run in each of their names, if they are of several."""
+    starts = starts_of(recordings)
+    for each in recordings:
+        each.start = starts[each.run_id] + 1 if len(starts) > 1 else 0
 
 
 def read_recordings(
@@ -88,7 +112,7 @@ def read_recordings(
             continue
         if actor and one.actor != actor:
             continue
-        key = (one.actor, one.about["run_id"], one.about["incarnation"])
+        key = (one.actor, one.run_id, one.about["incarnation"])
         known = found.setdefault(key, one)
         if known is not one:
             known.lines = list(_joined(known.lines, one.lines))

@@ -54,7 +54,7 @@ def story(folder: Path, run_id: str, actor: str, reason: str) -> str:
     """
     unreadable: dict[Path, str] = {}
     every = read_recordings(folder, unreadable=unreadable)
-    recordings = [each for each in every if each.about["run_id"] == run_id]
+    recordings = [each for each in every if each.run_id == run_id]
     own = [each for each in recordings if each.actor == actor]
     lines = [line for each in own for line in each.lines]
     names = concerned(lines, reason)
@@ -62,10 +62,10 @@ def story(folder: Path, run_id: str, actor: str, reason: str) -> str:
         found = _about(recordings, names)
         head = f"recorded about {', '.join(names)}"
     else:
-        found = [Moment(each.name, "", line) for each in own for line in each.lines]
+        found = [Moment(each, line) for each in own for line in each.lines]
         head = f"last lines of {actor}"
     shown = found[-LINES_MAX:]
-    texts = [f"  {each.actor} {words_of(each.line)}"[:CHARACTERS_MAX] for each in shown]
+    texts = [f"  {each.recording.name} {words_of(each.line)}"[:CHARACTERS_MAX] for each in shown]
     missing = [f"a recording cannot be read: {each}" for each in unreadable.values()]
     return "\n".join([*missing, f"{head} ({len(shown)} of {len(found)} lines):", *texts, ""])
 
@@ -86,6 +86,8 @@ def concerned(lines: Sequence[Line], reason: str) -> list[str]:
 def _about(recordings: Iterable[Recording], names: Iterable[str]) -> list[Moment]:
     every = list(recordings)
     found = {
-        (each.actor, each.line.number): each for name in names for each in moments(every, name)
+        (each.recording.name, each.line.number): each
+        for name in names
+        for each in moments(every, name)
     }
     return in_order(found.values())

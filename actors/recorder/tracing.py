@@ -7,14 +7,14 @@ lines that neither causes the other.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 
 import msgspec
 
 from milepost.actors.recorder.lines import Decision, Line, names_in
-from milepost.actors.recorder.reading import Recording
+from milepost.actors.recorder.reading import Recording, starts_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,13 +22,17 @@ class Moment:
     """One line that speaks of what is traced.
 
     Attributes:
-        actor: whose line.
+        recording: which has it.
         line: the line, with those decisions only that belong here.
     """
 
-    actor: str
-    host: str
+    recording: Recording
     line: Line
+
+    @property
+    def host(self) -> str:
+        """Whose clock its time is of."""
+        return str(self.recording.about.get("host", ""))
 
 
 def group_of(trajectory: str) -> str:
@@ -63,16 +67,22 @@ def about(lines: Iterable[Line], trajectory: str) -> Iterator[Line]:
 
 def moments(recordings: Iterable[Recording], trajectory: str) -> list[Moment]:
     """The same over all actors, causes first."""
-    found: list[Moment] = []
-    for one in recordings:
-        host = str(one.about.get("host", ""))
-        found += (Moment(one.name, host, line) for line in about(one.lines, trajectory))
-    return in_order(found)
+    return in_order(
+        [Moment(one, line) for one in recordings for line in about(one.lines, trajectory)]
+    )
 
 
 def in_order(found: Collection[Moment]) -> list[Moment]:
-    """Causes first; what does not cause each other by its time."""
-    every = list(found)
+    """Causes first, start after start; what does not cause each other by its time."""
+    starts = starts_of(one.recording for one in found)
+    apart: list[list[Moment]] = [[] for _ in starts]
+    for one in found:
+        apart[starts[one.recording.run_id]].append(one)
+    return [one for each in apart for one in _in_order(each)]
+
+
+def _in_order(every: Sequence[Moment]) -> list[Moment]:
+    """The same within one start."""
     sender = {
         each.message_id: index
         for index, one in enumerate(every)
@@ -82,9 +92,10 @@ def in_order(found: Collection[Moment]) -> list[Moment]:
     after: list[list[int]] = [[] for _ in every]
     waits = [0] * len(every)
     last: dict[str, int] = {}
-    for index, one in sorted(enumerate(every), key=lambda pair: pair[1].line.number):
-        causes = {last.get(one.actor), sender.get(one.line.message_id)} - {None, index}
-        last[one.actor] = index
+    for index, one in sorted(enumerate(every), key=_place):
+        actor = one.recording.actor
+        causes = {last.get(actor), sender.get(one.line.message_id)} - {None, index}
+        last[actor] = index
         for cause in causes:
             assert cause is not None
             after[cause].append(index)
@@ -101,6 +112,12 @@ def in_order(found: Collection[Moment]) -> list[Moment]:
                 heappush(ready, (every[follower].line.wall_s, follower))
     assert len(ordered) == len(every), "a message that causes its own cause"
     return ordered
+
+
+def _place(numbered: tuple[int, Moment]) -> tuple[int, int]:
+    """Where the line stands among those of its actor; one process is gone before the next is."""
+    _, one = numbered
+    return one.recording.about["incarnation"], one.line.number
 
 
 def behind_s(ordered: Iterable[Moment]) -> dict[tuple[str, str], float]:

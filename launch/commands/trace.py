@@ -3,8 +3,9 @@
     milepost trace RUN g0000021.4
 
 Of a run that goes on, the actors are asked; of one that has ended, however it did, the recordings
-in RUN/recorder are read. Times are those of each host's clock; the order does not rest on them.
-A recorder is bounded: a line says whose recording does not reach back to its beginning. Read-only.
+in RUN/recorder are read, those of a resumed run start after start. Times are those of each host's
+clock; the order does not rest on them. A recorder is bounded: a line says whose recording does not
+reach back to its beginning. Read-only.
 """
 
 from __future__ import annotations
@@ -80,10 +81,11 @@ def _gather(folder: Path | None, name: str) -> tuple[list[Recording], list[str]]
 
 
 def _read(folder: Path) -> tuple[list[Recording], list[str]]:
-    from milepost.actors.recorder.reading import read_recordings
+    from milepost.actors.recorder.reading import read_recordings, tell_apart
 
     unreadable: dict[Path, str] = {}
     recordings = read_recordings(folder / "recorder", unreadable=unreadable)
+    tell_apart(recordings)
     short = [each.name for each in recordings if each.lines and each.lines[0].number > 0]
     damaged = [f"{text}, lines are missing" for each in recordings for text in each.damaged]
     left_out = [f"{text}; what it holds is missing" for text in unreadable.values()]
@@ -124,9 +126,9 @@ def _lines(found: list[Moment]) -> list[str]:
     from milepost.actors.recorder.lines import clock, decision_words, event_words
 
     lines = []
-    width = max((len(each.actor) for each in found), default=0)
+    width = max((len(each.recording.name) for each in found), default=0)
     for each in found:
-        head = f"{clock(each.line.wall_s)}  {each.actor:<{width}}  "
+        head = f"{clock(each.line.wall_s)}  {each.recording.name:<{width}}  "
         lines.append(f"{head}{visible_line(event_words(each.line))}")
         lines += [
             f"{'':{len(head)}}-> {visible_line(decision_words(decision))}"
@@ -145,4 +147,4 @@ def _facts(moment: Moment) -> dict[str, Any]:
         {name: getattr(each, name) for name in each.__struct_fields__} for each in line.decisions
     ]
     plain = msgspec.to_builtins(decisions)
-    return {"actor": moment.actor, "host": moment.host, **facts, "decisions": plain}
+    return {"actor": moment.recording.name, "host": moment.host, **facts, "decisions": plain}

@@ -9,7 +9,7 @@ import pytest
 
 from milepost.actors.recorder.describing import names_of
 from milepost.actors.recorder.lines import Decision, Line, decode_lines, encode_lines, words_of
-from milepost.actors.recorder.reading import Recording
+from milepost.actors.recorder.reading import Recording, tell_apart
 from milepost.actors.recorder.tracing import about, behind_s, in_order, moments
 
 
@@ -17,8 +17,9 @@ def line(number: int, wall_s: float, **more: Any) -> Line:
     return Line(number, wall_s, wall_s, more.pop("kind", "received"), **more)
 
 
-def recording(actor: str, *lines: Line, host: str = "one") -> Recording:
-    return Recording({"actor": actor, "incarnation": 0, "host": host, "run_id": "r"}, list(lines))
+def recording(actor: str, *lines: Line, **about: Any) -> Recording:
+    usual = {"actor": actor, "incarnation": 0, "host": "one", "run_id": "r", "started_s": 0.0}
+    return Recording({**usual, **about}, list(lines))
 
 
 def test_a_line_survives_its_bytes() -> None:
@@ -85,7 +86,7 @@ def test_causes_come_first_whatever_the_clocks_say(seed: int) -> None:
         order.append((actor, one.number))
         numbers[actor] += 1
     found = moments([recording(actor, *told, host=actor) for actor, told in lines.items()], "g1.0")
-    assert [(each.actor, each.line.number) for each in found] == order
+    assert [(each.recording.actor, each.line.number) for each in found] == order
     for (host, other), seconds in behind_s(found).items():
         assert seconds <= skew[other] - skew[host] + 1e-9, "never more than the truth"
 
@@ -93,5 +94,52 @@ def test_causes_come_first_whatever_the_clocks_say(seed: int) -> None:
 def test_lines_without_causes_are_ordered_by_their_times() -> None:
     one = recording("a", line(0, 3.0, facts={"group_id": "g1"}))
     other = recording("b", line(0, 1.0, facts={"group_id": "g1"}))
-    assert [each.actor for each in moments([one, other], "g1")] == ["b", "a"]
+    assert [each.recording.actor for each in moments([one, other], "g1")] == ["b", "a"]
     assert in_order([]) == []
+
+
+def speaking(number: int, wall_s: float, message_id: int = 0, sends: int = 0) -> Line:
+    """A line about `g1.0`, what it received and sent."""
+    sent = Decision("tell", "next", "X", "", sends, {"trajectory_id": "g1.0"})
+    facts = {"trajectory_id": "g1.0"}
+    return line(
+        number, wall_s, message_id=message_id, facts=facts, decisions=[sent] if sends else []
+    )
+
+
+def test_a_resumed_run_is_told_one_start_after_the_other() -> None:
+    """Numbers begin at 0 again: what was trained stood above what was stored 15 minutes before."""
+    first = {"run_id": "z", "started_s": 5.0}
+    second = {"run_id": "a", "started_s": 800.0}
+    every = [
+        recording("buffer", speaking(3, 900.0), speaking(9, 901.0), **second),
+        recording("buffer", speaking(500, 10.0), speaking(540, 11.0), **first),
+        recording("rollout", speaking(520, 10.5), **first),
+    ]
+    tell_apart(every)
+    told = [(each.recording.name, each.line.number) for each in moments(every, "g1.0")]
+    one, two = "buffer (start 1)", "buffer (start 2)"
+    assert told == [(one, 500), ("rollout (start 1)", 520), (one, 540), (two, 3), (two, 9)]
+    tell_apart(every[1:])
+    assert [each.name for each in every[1:]] == ["buffer", "rollout"]
+
+
+def test_messages_of_two_starts_never_cause_each_other() -> None:
+    """Four lines that each run has: as one they were a circle, and the trace a traceback."""
+    second = {"run_id": "s", "started_s": 40.0}
+    every = [
+        recording("rollout", speaking(110, 2.0, sends=1)),
+        recording("session-0", speaking(20, 2.1, message_id=1)),
+        recording("rollout", speaking(100, 50.0, message_id=901), **second),
+        recording("session-0", speaking(30, 49.0, sends=901), **second),
+    ]
+    told = [(each.recording.actor, each.line.number) for each in moments(every, "g1.0")]
+    assert told == [("rollout", 110), ("session-0", 20), ("session-0", 30), ("rollout", 100)]
+
+
+def test_an_actor_that_was_restarted_goes_on_behind_its_earlier_life() -> None:
+    """On a host whose clock is behind, it seemed to begin before it died."""
+    later = recording("engine-0", speaking(0, 1.0), incarnation=1, host="two")
+    every = [later, recording("engine-0", speaking(7, 3.0))]
+    told = [each.recording.name for each in moments(every, "g1.0")]
+    assert told == ["engine-0", "engine-0 (life 2)"]
