@@ -56,6 +56,12 @@ WARM_UP: Final = "-warm_up"
 """Behind the name of a run's folder: the run that made its starting checkpoint."""
 SAME_SECOND_MAX: Final = 100
 """Runs of one name that may begin within one second."""
+GOES_ON: Final = {
+    RunStatus.STOPPED: "",
+    RunStatus.FAILED: "once its cause is repaired, ",
+    RunStatus.GUARD: "once its cause is repaired or the guard set otherwise, ",
+}
+"""Runs that can be gone on with, and when."""
 INITIAL_MODEL: Final = "initial_model"
 """Folder inside the run's: the fresh checkpoint that it started from."""
 
@@ -266,7 +272,15 @@ def report(folder: Path, options: Options) -> None:
     for line in report_lines(folder):
         options.say(line)
     status = orjson.loads((folder / "summary.json").read_bytes())["status"]
-    if status in (RunStatus.STOPPED, RunStatus.FAILED):
-        when = "" if status == RunStatus.STOPPED else "once its cause is repaired, "
-        how = "to begin again" if last_checkpoint(folder) is None else "to go on"
-        options.say(f"\n{when}{how}: milepost run --resume {folder}")
+    if hint := how_to_go_on(folder, status):
+        options.say(f"\n{hint}")
+
+
+def how_to_go_on(folder: Path, status: str) -> str:
+    """The command for a run that ended like this; empty when nothing of it is left to do."""
+    step = last_checkpoint(folder)
+    # Without a checkpoint a guard would trip over the same again.
+    if status not in GOES_ON or (status == RunStatus.GUARD and step is None):
+        return ""
+    what = "to begin again" if step is None else f"to go on from step {step}"
+    return f"{GOES_ON[RunStatus(status)]}{what}: milepost run --resume {folder}"

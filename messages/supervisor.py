@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, Any, Final, TypeAlias
 
 from msgspec import Meta, Struct
 
 from milepost.messages.shared import Message, NonNegative
+
+NOT_FINITE: Final = "not_finite"
+"""The one guard that trips over the weights themselves: they are of no step, and must not be saved.
+After every other one the version reached is whole."""
 
 
 class Hello(Message, kw_only=True):
@@ -85,6 +89,7 @@ class GuardTripped(Message, kw_only=True):
 
     actor: str
     guard: str
+    """Its name. After `not_finite` nothing is saved; after any other the version reached is."""
     reason: str
 
 

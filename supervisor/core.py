@@ -60,7 +60,7 @@ from milepost.supervisor.events import (
     Tick,
 )
 from milepost.supervisor.losses import Losses
-from milepost.supervisor.outcome import Cause, RunStatus
+from milepost.supervisor.outcome import Cause
 from milepost.supervisor.plan import ChildPlan
 from milepost.supervisor.recording.rates import SystemFigures
 from milepost.supervisor.recording.steps import VERSION, steps_done
@@ -299,7 +299,7 @@ class SupervisorCore:
                 self.book.order(Keep(message))
             case GuardTripped():
                 text = f"guard {message.guard}: {message.reason}"
-                self.ending.fail(Cause(child.name, text), now_s, RunStatus.GUARD)
+                self.ending.fail(Cause(child.name, text), now_s, guard=message.guard)
             case _:
                 text = f"{child.name} sent {type(message).__name__}, which no supervisor takes"
                 self.ending.fail(Cause(child.name, text), now_s)

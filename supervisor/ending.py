@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from milepost.messages.agent import RunEnds
-from milepost.messages.supervisor import Drain, WorkFinished
+from milepost.messages.supervisor import NOT_FINITE, Drain, WorkFinished
 from milepost.supervisor import causes
 from milepost.supervisor.book import SUPERVISOR, Book, Phase
 from milepost.supervisor.events import DrainChild, Finish, SignalChild, TellChild
@@ -60,22 +60,30 @@ class Ending:
             self._say_goodbye(text)
             self._begin_stop(now_s)
 
-    def fail(self, cause: Cause, now_s: float, status: RunStatus = RunStatus.FAILED) -> None:
+    def fail(self, cause: Cause, now_s: float, *, guard: str = "") -> None:
         """Something went wrong; the first such cause ends the run.
 
         While the run was running, actors that save a checkpoint still get the chance, unless
-        one of them is the cause or what they would save is known to be bad (`guard`).
+        one of them failed or what they would save is known to be bad.
+
+        Args:
+            cause: what, and who.
+            now_s: monotonic time.
+            guard: name of the one that tripped; empty when it was none.
         """
         if self._status not in {None, RunStatus.STOPPED}:
             self.died_late(cause, now_s)
             return
         cause = causes.named(cause)
+        status = RunStatus.GUARD if guard else RunStatus.FAILED
         self._status, self._cause, self._cause_s = status, cause, now_s
         self._book.record(status, cause.text, source=cause.actor)
         self._say_goodbye(cause.text)
         if self._book.phase is Phase.RUNNING:
             culprit = self._book.children.get(cause.actor)
-            spoiled = status is RunStatus.GUARD or (culprit is not None and culprit.plan.saves)
+            # Who trips a guard is well, and has whole weights unless they are no numbers any more.
+            broken = culprit is not None and culprit.plan.saves and not guard
+            spoiled = broken or guard == NOT_FINITE
             savers = [child for child in self._book.in_state(Running) if child.plan.saves]
             self._drain([] if spoiled else savers, now_s)
         elif self._book.phase is Phase.STARTING:

@@ -252,8 +252,7 @@ class Trainer:
         ending = self.ending
         if not ending.draining or self.training or ending.saving is not None:
             return []
-        whole = self.tripped != "not_finite"
-        if ending.must_save and whole and ending.saved != self.version:
+        if ending.must_save and not self.guard.spoiled and ending.saved != self.version:
             return ending.save(self.version, self.trained)
         if self.words and not ending.has_waited(now_s):
             return ending.wait(now_s)

@@ -7,7 +7,7 @@ from typing import Final
 
 from milepost.actors.trainer.plan import TrainerPlan
 from milepost.actors.trainer.works import StepOutcome
-from milepost.messages.supervisor import GuardTripped
+from milepost.messages.supervisor import NOT_FINITE, GuardTripped
 
 SAME_VERSION: Final = "train/train_rollout_logprob_abs_diff_same_version"
 
@@ -25,12 +25,15 @@ class Guard:
 
     plan: TrainerPlan
     batches_without_spread: int = 0
+    spoiled: bool = False
+    """The weights are of no step, and must not be saved."""
 
     def judge(self, actor: str, step: int, outcome: StepOutcome) -> GuardTripped | None:
         """The guard that trips at this step, if one does."""
         if outcome.tripped:
+            self.spoiled = True
             return GuardTripped(
-                actor=actor, guard="not_finite", reason=f"step {step}: {outcome.tripped}"
+                actor=actor, guard=NOT_FINITE, reason=f"step {step}: {outcome.tripped}"
             )
         if self.plan.sft:
             return None
@@ -42,7 +45,7 @@ class Guard:
                 guard="no_spread",
                 reason=(
                     f"no group of the last {most} batches had different rewards, up to step "
-                    f"{step}: nothing is learned any more"
+                    f"{step}: nothing is learned any more (guard.batches_without_spread_max)"
                 ),
             )
         limit = self.plan.logprob_difference_max
@@ -53,7 +56,7 @@ class Guard:
                 guard="logprob_difference",
                 reason=(
                     f"step {step}: mean |trainer - engine| log-prob of tokens of the same version "
-                    f"is {difference:.3g} nats, the limit is {limit:.3g}"
+                    f"is {difference:.3g} nats, guard.logprob_difference_max is {limit:.3g}"
                 ),
             )
         return None

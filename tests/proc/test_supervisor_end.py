@@ -100,12 +100,14 @@ def test_the_first_cause_is_named(tmp_path: Path, what: str, words: str) -> None
         assert (run.folder / "saved").exists(), "the trainer was healthy and could save"
 
 
-def test_a_guard_stops_the_run(tmp_path: Path) -> None:
-    actors = ENDLESS + custom("later", "later", 'what = "guard"')
+@pytest.mark.parametrize(("guard", "saves"), [("not_finite", False), ("no_spread", True)])
+def test_a_guard_stops_the_run(tmp_path: Path, guard: str, *, saves: bool) -> None:
+    actors = ENDLESS + custom("later", "later", f'what = "guard"\nguard = "{guard}"')
     with running(tmp_path, topology(actors)) as run:
         assert run.end() == 1, run.text
         assert run.summary["status"] == "guard"
-        assert run.summary["cause"]["text"] == "guard nan: loss is NaN"
+        assert run.summary["cause"]["text"] == f"guard {guard}: bad"
+        assert (run.folder / "saved").exists() is saves
 
 
 def test_two_runs_of_one_topology_never_meet(tmp_path: Path) -> None:

@@ -119,7 +119,7 @@ class Later(Idle):
             case "stuck":
                 time.sleep(3600)
             case "guard":
-                tripped = GuardTripped(actor=self.name, guard="nan", reason="loss is NaN")
+                tripped = GuardTripped(actor=self.name, guard=self.options["guard"], reason="bad")
                 return [Tell("supervisor", tripped)]
         return []
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -50,8 +51,12 @@ def test_a_killed_engine_agent_or_session_comes_back_and_nothing_is_lost(
 def test_a_run_without_any_reward_spread_stops_and_says_so(
     tmp_path: Path, checkpoint: Path, launch: Launch
 ) -> None:
-    """Every gradient is zero: the run would go on for days and learn nothing."""
-    words = ("--set", "guard.batches_without_spread_max=3")
+    """Every gradient is zero: the run would go on for days and learn nothing.
+
+    Or it has learned all there is, with no other checkpoint: the version reached is saved, said,
+    and gone on from.
+    """
+    words = ("--set", "guard.batches_without_spread_max=3", "--set", "run.checkpoint_every_steps=0")
     start = Start(tmp_path, checkpoint, steps=50, agent="proc.system.agents:Same", words=words)
     run = launch(start)
     assert run.end() == 1, run.text
@@ -59,6 +64,13 @@ def test_a_run_without_any_reward_spread_stops_and_says_so(
     assert (summary["status"], summary["steps_done"]) == ("guard", 3)
     assert "no group of the last 3 batches had different rewards" in summary["cause"]["text"]
     assert "no_spread" in run.text
+    assert f"to go on from step 3: milepost run --resume {run.folder}" in run.text
+    assert (run.folder / "checkpoints/step_000003/hf/model.safetensors").is_file()
+    check_balance(run, 3)
+    run = launch(replace(start, steps=4, words=()), resume=True)
+    assert run.end() == 0, run.text
+    assert (run.summary["status"], run.summary["steps_done"]) == ("done", 4)
+    check_metrics(run, 4)
 
 
 def test_ctrl_c_while_the_actors_start_leaves_nothing(

@@ -14,7 +14,7 @@ from milepost.configs.dump import dump_topology
 from milepost.configs.load import load_topology
 from milepost.configs.topology import Topology
 from milepost.launch.exits import Exit
-from milepost.launch.running import Options, run_topology
+from milepost.launch.running import Options, how_to_go_on, run_topology
 from milepost.supervisor.checkpoints import META, checkpoint_folder
 from milepost.supervisor.cleanup.processes import RUN_VARIABLE, Identity, boot_id
 from milepost.supervisor.cleanup.registry import Registry, identity_record
@@ -101,3 +101,32 @@ def test_an_orphan_of_the_run_is_gone_before_its_port_is_looked_at(
         assert f"steps = 1, but the run to resume has a checkpoint of step {STEPS}" in told
         assert "cannot be listened on" not in told
         assert orphan.wait() == -9
+
+
+@pytest.mark.parametrize(
+    ("status", "without", "with_one"),
+    [
+        ("done", "", ""),
+        ("stopped", "to begin again: ", "to go on from step 2: "),
+        (
+            "failed",
+            "once its cause is repaired, to begin again: ",
+            "once its cause is repaired, to go on from step 2: ",
+        ),
+        (
+            "guard",
+            "",
+            "once its cause is repaired or the guard set otherwise, to go on from step 2: ",
+        ),
+    ],
+)
+def test_who_reads_how_a_run_ended_reads_how_it_goes_on(
+    tmp_path: Path, status: str, without: str, with_one: str
+) -> None:
+    """A version that a guard kept is of no use to somebody who is not told of it."""
+    command = f"milepost run --resume {tmp_path}"
+    assert how_to_go_on(tmp_path, status) == (without and f"{without}{command}")
+    final = checkpoint_folder(tmp_path, STEPS)
+    final.mkdir(parents=True)
+    (final / META).write_text(f'{{"step": {STEPS}}}', encoding="utf-8")
+    assert how_to_go_on(tmp_path, status) == (with_one and f"{with_one}{command}")

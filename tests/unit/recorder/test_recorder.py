@@ -268,10 +268,10 @@ def test_the_story_of_a_failure_without_names_is_what_came_last(tmp_path: Path) 
 def test_refusals_at_the_door_and_guards_are_anomalies() -> None:
     refused = GroupsRefused(step=1, group_ids=("g1",), reasons=("prefix hash differs",))
     report = EventReported(source="trainer-0", kind="episode_failed", text="as episodes do")
-    guard = GuardTripped(actor="trainer-0", guard="nan", reason="loss is NaN")
+    guard = GuardTripped(actor="trainer-0", guard="not_finite", reason="loss is NaN")
     assert anomaly_in(report) == anomaly_in(OPENED) == ""
     assert anomaly_in(refused) == "refused at the door: g1: prefix hash differs"
-    assert anomaly_in(guard) == "guard nan: loss is NaN"
+    assert anomaly_in(guard) == "guard not_finite: loss is NaN"
 
 
 def test_what_no_message_may_hold_does_not_stop_the_recorder(tmp_path: Path) -> None:
@@ -296,10 +296,10 @@ def test_what_is_no_text_does_not_stop_the_recorder(tmp_path: Path) -> None:
 def test_bad_news_is_told_once_even_if_the_ring_was_copied_before(tmp_path: Path) -> None:
     """Somebody asks for a recording just then: the anomaly in it must be pinned all the same."""
     recorder = opened(tmp_path)
-    guard = GuardTripped(actor="trainer-0", guard="nan", reason="loss is NaN")
+    guard = GuardTripped(actor="trainer-0", guard="not_finite", reason="loss is NaN")
     told = Tell("supervisor", guard)
     recorder.waiting.append((Told(Taken("a")), 0.0, 0.0, [(told, 1, 1)], None))
     recorder.image()
-    assert recorder.write() == ["guard nan: loss is NaN"]
+    assert recorder.write() == ["guard not_finite: loss is NaN"]
     assert recorder.write() == []
     recorder.close()

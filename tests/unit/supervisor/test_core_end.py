@@ -216,18 +216,26 @@ def test_a_child_that_even_sigkill_does_not_end_is_named_and_the_run_ends() -> N
     assert "unkillable" in story.kinds()
 
 
-def test_a_guard_ends_the_run_without_saving_what_it_warned_of() -> None:
+@pytest.mark.parametrize(
+    ("guard", "saves"), [("not_finite", False), ("no_spread", True), ("logprob_difference", True)]
+)
+def test_a_guard_ends_the_run_and_only_weights_that_are_no_numbers_are_not_saved(
+    guard: str, *, saves: bool
+) -> None:
+    """A task that is solved has no spread either; its weights are what the run was for."""
     story = working()
-    tripped = GuardTripped(actor="trainer-0", guard="nan", reason="log-prob of step 7 is NaN")
-    story.say("trainer-0", tripped)
-    assert asked_to_drain(story.fresh) == []
+    story.say("trainer-0", GuardTripped(actor="trainer-0", guard=guard, reason="so it is"))
+    assert asked_to_drain(story.fresh) == ["trainer-0"] * saves
+    if saves:
+        assert signals(story.fresh) == []
+        story.drains("trainer-0")
+    assert signals(story.fresh) == [("rollout", "TERM")]
     for name in ("rollout", "trainer-0", "engine-0"):
         story.dies(name, code=0)
     verdict = story.verdict
     assert verdict is not None
     assert (verdict.status, verdict.exit_code) == (RunStatus.GUARD, 1)
-    assert verdict.cause is not None
-    assert verdict.cause.text == "guard nan: log-prob of step 7 is NaN"
+    assert verdict.cause == Cause("trainer-0", f"guard {guard}: so it is")
 
 
 def test_victims_of_the_stop_are_no_cause() -> None:

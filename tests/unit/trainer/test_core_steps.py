@@ -1,4 +1,4 @@
-"""The leading core: batches, steps, refusals at the door, guards, scores."""
+"""The leading core: batches, steps, refusals at the door, scores."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from milepost.actors.effects import Ask, Fail, Reply, Unanswered, Wake, WorkDone
 from milepost.actors.trainer.intake import IntakeFailed
 from milepost.actors.trainer.works import (
     CheckBatch,
-    ExportVersion,
     SaveCheckpoint,
     ScoreTokens,
     TrainBatch,
@@ -19,7 +18,6 @@ from milepost.messages.bulk import Bulk
 from milepost.messages.supervisor import (
     Drain,
     EventReported,
-    GuardTripped,
     PeerRestarted,
     Refused,
     StepRecorded,
@@ -304,64 +302,6 @@ def test_in_a_drain_the_buffers_word_that_no_batch_comes_finishes_nothing() -> N
     assert game.saved().step == 1
     game.taken()
     assert not game.has(WorkFinished)
-
-
-# ---- guards ------------------------------------------------------------------------------
-
-
-def test_batches_without_any_spread_trip_the_guard_when_they_come_in_a_row() -> None:
-    game = play(steps=9)
-    for step, spread in enumerate((False, True, False)):
-        game.bring(step)
-        game.trained(spread=spread)
-        game.taken()
-    assert not game.has(GuardTripped)
-    game.bring(3)
-    game.trained(spread=False)
-    tripped = game.take(GuardTripped)
-    assert tripped.guard == "no_spread"
-    assert "last 2 batches" in tripped.reason
-    assert game.take(StepTrained).version == 4, "the batch itself was trained"
-    assert not game.has(Ask), "and it was the last one"
-
-
-def test_a_number_that_is_not_finite_makes_no_version() -> None:
-    """Its weights are of no step: not published, not saved, not named as trained."""
-    game = play(checkpoint_every_steps=1)
-    game.exported()
-    game.published(0)
-    game.bring(0)
-    game.trained(tripped="gradient norm is nan in minibatch 0")
-    (tripped,) = game.all(GuardTripped)
-    assert tripped.reason == "step 0: gradient norm is nan in minibatch 0"
-    for kind in (StepTrained, ExportVersion, SaveCheckpoint, Ask):
-        assert not game.has(kind), kind
-    game.taken()
-    game.ask(Drain(deadline_s=30.0))
-    assert not game.has(SaveCheckpoint)
-    assert game.has(Reply)
-
-
-def test_engines_that_compute_something_else_trip_the_guard() -> None:
-    name = "train/train_rollout_logprob_abs_diff_same_version"
-    game = play(logprob_difference_max=0.01)
-    game.bring(0)
-    game.trained(metrics={name: 0.009})
-    game.taken()
-    assert not game.has(GuardTripped)
-    game.bring(1)
-    game.trained(metrics={name: 0.02})
-    assert game.take(GuardTripped).guard == "logprob_difference"
-
-
-def test_supervised_training_has_no_spread_and_no_publisher() -> None:
-    game = play(sft=True, publisher="", steps=9, batches_without_spread_max=1)
-    assert works(game) == []
-    for step in range(3):
-        game.bring(step)
-        game.trained(spread=False)
-        game.taken()
-    assert not game.has(GuardTripped)
 
 
 # ---- scores ------------------------------------------------------------------------------
