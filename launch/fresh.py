@@ -56,15 +56,19 @@ def write_fresh(model: ModelConfig, folder: Path, seed: int, log: Path, deadline
     growing.parent.mkdir(parents=True, exist_ok=True)
     log.parent.mkdir(parents=True, exist_ok=True)
     order = Order(model.create, str(growing), seed, model.create_options)
-    how = _run_child(order, log, deadline_s)
-    if not how and not (growing / "config.json").is_file():
-        how = "wrote no config.json"
-    if how:
-        lines = log.read_text(encoding="utf-8", errors="replace").splitlines()[-LAST_LINES:]
-        what = "\n  ".join([f"`{model.create}` {how}", *lines])
-        raise ConfigError([Problem(what, "$.model.create", f"the whole log is {log}")])
-    # A folder that exists is a folder that is whole.
-    growing.rename(folder)
+    try:
+        how = _run_child(order, log, deadline_s)
+        if not how and not (growing / "config.json").is_file():
+            how = "wrote no config.json"
+        if how:
+            lines = log.read_text(encoding="utf-8", errors="replace").splitlines()[-LAST_LINES:]
+            what = "\n  ".join([f"`{model.create}` {how}", *lines])
+            raise ConfigError([Problem(what, "$.model.create", f"the whole log is {log}")])
+        # A folder that exists is a folder that is whole.
+        growing.rename(folder)
+    finally:
+        # Of one that failed, or that somebody interrupted; else it has its name by now.
+        shutil.rmtree(growing, ignore_errors=True)
 
 
 def _run_child(order: Order, log: Path, deadline_s: float) -> str:

@@ -45,6 +45,7 @@ from milepost.supervisor.checks import (
     Subject,
     run_checks,
 )
+from milepost.supervisor.cleanup.halves import remove_halves
 from milepost.supervisor.cleanup.reaper import StillRunning
 from milepost.supervisor.display import Display
 from milepost.supervisor.folder import TOPOLOGY, FolderInUse, RunFolder
@@ -139,6 +140,7 @@ def taken_over(folder: Path, stack: ExitStack) -> RunFolder | None:
     try:
         owned = stack.enter_context(closing(RunFolder(folder)))
         put_back(folder)
+        remove_halves(folder)  # of a life that somebody else has cleaned up behind
     except OSError as error:
         what, remedy = f"the run cannot be taken over: {error}", "repair it, or choose another run"
         raise ConfigError([Problem(what, str(folder), remedy)]) from error

@@ -20,7 +20,7 @@ def whole_checkpoints(run_folder: Path) -> tuple[int, ...]:
     """Steps of the checkpoints that can be gone on from, ascending."""
     folders = (run_folder / FOLDER).glob("step_*")
     matches = ((re.fullmatch(r"step_(\d{6,})", path.name), path) for path in folders)
-    return tuple(sorted(int(match[1]) for match, path in matches if match and _is_whole(path)))
+    return tuple(sorted(int(match[1]) for match, path in matches if match and is_whole(path)))
 
 
 def last_checkpoint(run_folder: Path) -> int | None:
@@ -34,19 +34,21 @@ def put_back(run_folder: Path) -> None:
     No trainer may be at work in the folder.
     """
     for aside in set_aside(run_folder):
-        aside.rename(_final(aside))
+        aside.rename(named(aside))
 
 
 def set_aside(run_folder: Path) -> tuple[Path, ...]:
     """Checkpoints without their name: each was being replaced when its writer was killed."""
     found = (run_folder / FOLDER).glob(".step_*.replaced")
-    return tuple(sorted(path for path in found if not _final(path).exists()))
+    return tuple(sorted(path for path in found if not named(path).exists()))
 
 
-def _final(aside: Path) -> Path:
+def named(aside: Path) -> Path:
+    """Its place as a checkpoint, for one that was set aside."""
     return aside.with_name(aside.name.removeprefix(".").removesuffix(".replaced"))
 
 
-def _is_whole(folder: Path) -> bool:
+def is_whole(folder: Path) -> bool:
+    """Whether a checkpoint can be gone on from."""
     # It is written last, by a rename.
     return (folder / META).is_file()

@@ -50,6 +50,7 @@ def lines_of(reaped: Reaped) -> list[str]:
         "removed socket folders": reaped.folders,
         "removed shared memory": reaped.segments,
         "released": reaped.commands,
+        "removed half-written folders": reaped.halves,
     }
     lines = [f"{what}: {', '.join(map(str, found))}" for what, found in kinds.items() if found]
     lines += [f"problem: {problem}" for problem in reaped.problems]

@@ -1,4 +1,4 @@
-"""Takes away what a run left: processes and their ports, sockets, shared memory, sandboxes."""
+"""Takes away what a run left: processes, ports, sockets, shared memory, sandboxes, halves."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from milepost.supervisor.cleanup.halves import remove_halves
 from milepost.supervisor.cleanup.listeners import holders_of, listening
 from milepost.supervisor.cleanup.processes import kill_all
 from milepost.supervisor.cleanup.registry import PRIVATE, Owned, Registry, read_registry
@@ -41,6 +42,7 @@ class Reaped:
     folders: list[str] = field(default_factory=list)
     segments: list[str] = field(default_factory=list)
     commands: list[str] = field(default_factory=list)
+    halves: list[str] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
 
 
@@ -69,7 +71,7 @@ def reap(run_folder: Path) -> Reaped:
 
 
 def take_away(run_folder: Path, owned: Owned, problems: Sequence[str] = ()) -> Reaped:
-    """Remove everything that `owned` names, and write down that it is gone.
+    """Remove everything that `owned` names and what is half written; write down that it is gone.
 
     Args:
         run_folder: of the run.
@@ -80,6 +82,11 @@ def take_away(run_folder: Path, owned: Owned, problems: Sequence[str] = ()) -> R
         return Reaped()
     reaped = remove_all(owned)
     reaped.problems += problems
+    if not reaped.problems:  # else somebody may still be writing
+        try:
+            reaped.halves = remove_halves(run_folder)
+        except OSError as error:
+            reaped.problems.append(f"what was half written cannot be removed: {error}")
     if not reaped.problems:
         try:
             Registry(run_folder).append({"kind": "closed"})

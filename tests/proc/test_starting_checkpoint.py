@@ -80,7 +80,7 @@ def test_a_function_that_does_not_end_well_leaves_no_checkpoint(
     (problem,) = caught.value.problems
     assert told in problem.what
     assert problem.where == "$.model.create"
-    assert not (tmp_path / "run" / "initial_model").exists()
+    assert [path.name for path in (tmp_path / "run").iterdir()] == ["logs"]
     assert write(tmp_path, "whole").is_dir()
 
 

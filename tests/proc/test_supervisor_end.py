@@ -52,15 +52,20 @@ def test_sigterm_is_as_ctrl_c(tmp_path: Path) -> None:
 
 
 def test_ctrl_c_twice_stops_at_once(tmp_path: Path) -> None:
-    """The deaf one holds the stop up; a second Ctrl-C ends the patience."""
+    """The deaf one holds the stop up; a second Ctrl-C ends the patience.
+
+    A trainer that was saving then has no time to take away the half of its checkpoint.
+    """
     text = topology(ENDLESS + custom("deaf", "deaf")).replace("stop_s = 2.0", "stop_s = 60.0")
     with running(tmp_path, text) as run:
         run.until("step 1")
         run.signal(signal.SIGINT)
         run.until("stop_requested: SIGINT")
+        (run.folder / "checkpoints" / ".step_000001.partial").mkdir(parents=True)
         run.signal(signal.SIGINT)
         assert run.end(10) == 1, run.text
         assert run.summary["status"] == "stopped"
+        assert list((run.folder / "checkpoints").iterdir()) == []
         assert leftovers(run.run_id, run.sockets) == []
 
 

@@ -1,7 +1,8 @@
 """Checkpoints: sharded state by torch DCP, facts in meta.json, whole or not there at all.
 
 RUN/checkpoints/step_000042/     written as .step_000042.partial, renamed when complete; one that is
-                             there already is .step_000042.replaced meanwhile
+                             there already is .step_000042.replaced meanwhile; what a killed
+                             save left goes with the run, see supervisor/cleanup/halves.py
 meta.json                    step, optimizer step, trained groups, random states
 *.distcp, .metadata          parameters and moments, each rank its shards
 hf/                          Hugging Face folder
@@ -223,4 +224,5 @@ def _forget(parent: Path, keep: int) -> None:
     folders = [path for path in parent.iterdir() if re.fullmatch(r"step_\d{6,}", path.name)]
     folders.sort(key=lambda path: int(path.name.removeprefix("step_")))
     for path in folders[:-keep]:
-        shutil.rmtree(path)
+        # Killed over it, it must not look whole because its meta.json is the last to go.
+        shutil.rmtree(path.rename(path.with_name(f".{path.name}.partial")))

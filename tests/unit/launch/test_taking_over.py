@@ -67,6 +67,17 @@ def test_a_resume_moves_nothing_in_a_folder_that_somebody_works_in(
         assert (aside.exists(), final.exists()) == (False, True)
 
 
+def test_a_resume_removes_what_a_former_life_left_half_written(aside: Path, tmp_path: Path) -> None:
+    """Whoever cleaned up behind that life may have known nothing of it."""
+    partial = aside.with_name(".step_000001.partial")
+    partial.mkdir()
+    with closing(RunFolder(tmp_path)):
+        assert run_topology(topology(), Options(resume=tmp_path)) is Exit.REFUSED
+        assert partial.exists()
+    assert run_topology(topology(), Options(resume=tmp_path)) is Exit.REFUSED
+    assert [path.name for path in partial.parent.iterdir()] == [f"step_{STEPS:06d}"]
+
+
 def test_a_folder_without_a_run_stays_as_it_is(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -39,6 +39,8 @@ from milepost.actors.trainer.rows import Minibatch, read_batch
 from milepost.actors.weights.bucketing import unit_of
 from milepost.configs.actors import ScheduleConfig
 from milepost.configs.run import AlgorithmConfig
+from milepost.supervisor.checkpoints import whole_checkpoints
+from milepost.supervisor.cleanup.halves import remove_halves
 
 MakeLearner = Callable[..., Learner]
 
@@ -52,7 +54,13 @@ def state(learner: Learner) -> dict[str, Tensor]:
     return {name: whole(tensor).clone() for name, tensor in learner_state(learner).items()}
 
 
-def save(parent: Path, learner: Learner, step: int, keep: int = 2) -> Path:
+def save(
+    parent: Path,
+    learner: Learner,
+    step: int,
+    keep: int = 2,
+    write_hugging_face: Callable[[Path], None] = lambda _: None,
+) -> Path:
     return save_checkpoint(
         parent,
         learner,
@@ -60,7 +68,7 @@ def save(parent: Path, learner: Learner, step: int, keep: int = 2) -> Path:
         trained_group_ids=(f"a{step}",),
         trained_before=step - 1,
         keep=keep,
-        write_hugging_face=lambda _: None,
+        write_hugging_face=write_hugging_face,
     )
 
 
@@ -144,6 +152,31 @@ def test_what_a_killed_save_left_behind_is_no_checkpoint(
         load_checkpoint(partial, learner)
     save(tmp_path, learner, 2)
     assert not partial.exists()
+
+
+def test_a_trainer_that_is_killed_while_it_saves_or_forgets_leaves_what_others_know_to_remove(
+    make_learner: MakeLearner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is as large as a checkpoint, and one that is half forgotten has its meta.json still."""
+    learner = make_learner()
+    parent = tmp_path / "checkpoints"
+
+    def killed(path: Path, **_: object) -> None:
+        if "step_000001" in path.name:
+            raise KeyboardInterrupt
+
+    for step in (1, 2):
+        save(parent, learner, step)
+    with monkeypatch.context() as patched:
+        patched.setattr(shutil, "rmtree", killed)
+        with pytest.raises(KeyboardInterrupt):
+            save(parent, learner, 3)
+    with pytest.raises(KeyboardInterrupt):
+        save(parent, learner, 4, write_hugging_face=lambda _: killed(parent / "step_000001"))
+    assert whole_checkpoints(tmp_path) == (2, 3)
+    names = [Path(each).name for each in remove_halves(tmp_path)]
+    assert names == [".step_000001.partial", ".step_000004.partial"]
+    assert whole_checkpoints(tmp_path) == (2, 3)
 
 
 def test_a_checkpoint_that_the_disk_does_not_take_fails_by_name(
