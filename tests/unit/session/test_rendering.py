@@ -10,10 +10,8 @@ import pytest
 from unit.session.kit import LOOKUP, QUESTION, renderer, tool_result
 
 from milepost.actors.session.families import make_family
-from milepost.actors.session.text.provenance import find_contents
 from milepost.actors.session.text.rendering import Renderer
 from milepost.actors.session.text.template import ChatTemplate, RenderFailed
-from milepost.messages.trajectory import Provenance
 
 CHATML = (
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
@@ -123,34 +121,6 @@ def test_a_long_first_prompt_is_remembered_and_a_long_delta_is_not() -> None:
         rendering.remember(name, piece)
         rendering.remember(name, piece)
         assert (rendering.recall(name) is piece) == stays
-
-
-def kinds(messages: list[dict[str, Any]]) -> dict[str, set[int]]:
-    """Text of each kind of token in a first prompt."""
-    rendering = renderer()
-    piece = rendering.render(rendering.first(messages, (LOOKUP,)))
-    found: dict[str, set[int]] = {}
-    for token, kind in zip(piece.token_ids.tolist(), piece.provenance.tolist(), strict=True):
-        found.setdefault(rendering.tokenizer.decode([token]), set()).add(kind)
-    return found
-
-
-def test_every_prompt_token_says_what_it_stands_for() -> None:
-    """A person who looks at a row sees which text came from whom."""
-    found = kinds([QUESTION, {"role": "assistant", "content": "bob"}, tool_result("mia")])
-    assert found["kai"] == {Provenance.INPUT}
-    assert found["mia"] == {Provenance.TOOL}
-    assert found["<|im_start|>"] == found["<tool_response>"] == {Provenance.TEMPLATE}
-    assert Provenance.SAMPLED not in set().union(*found.values())
-
-
-def test_a_user_who_says_user_is_found_behind_the_role() -> None:
-    """The role's name comes first in the text, and is the template's."""
-    written = "<|im_start|>user\nuser<|im_end|>\n<|im_start|>assistant\n"
-    assert find_contents(written, [{"role": "user", "content": "user"}]) == [
-        (17, 21, Provenance.INPUT)
-    ]
-    assert find_contents(written, [{"role": "user", "content": "gone"}]) == []
 
 
 @pytest.mark.parametrize("seed", range(20))
