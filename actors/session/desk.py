@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from milepost.actors.routes import RoutesShape
     from milepost.actors.session.addresses import Addresses
     from milepost.actors.session.engines import EnginePool
-    from milepost.actors.session.row import SampledReply
+    from milepost.actors.session.reply import SampledReply
     from milepost.actors.session.state import Flight
     from milepost.actors.session.text.rendering import Renderer
     from milepost.actors.session.work import AssembleRows

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from milepost.actors.arrays import from_bulk
-from milepost.actors.session.row import SampledReply
+from milepost.actors.session.reply import SampledReply
 from milepost.messages.session import ChatReply
 from milepost.messages.shared import FinishReason, Usage
 

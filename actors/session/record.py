@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from milepost.actors.session.families import Seam
     from milepost.actors.session.history import LinearHistory, Plan
-    from milepost.actors.session.row import SampledReply
+    from milepost.actors.session.reply import SampledReply
     from milepost.actors.session.text.rendering import Piece
     from milepost.messages.shared import ChatMessage
 
@@ -171,8 +171,9 @@ class LinearRecord:
 
     @property
     def num_sampled_tokens(self) -> int:
-        """Tokens of its replies."""
-        return sum(turn.end - turn.prompt_end for turn in self.row.turns)
+        """Tokens of its replies, those included that the row went on without."""
+        kept = sum(turn.end - turn.prompt_end for turn in self.row.turns)
+        return kept + self.row.num_trimmed
 
     @property
     def known(self) -> Sequence[ChatMessage]:

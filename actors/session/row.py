@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import xxhash
-from msgspec import Struct
 from msgspec.structs import replace
 
 from milepost.actors.routes import routes_start
-from milepost.messages.shared import FinishReason, VersionSpan, WeightsUsed
+from milepost.actors.session.reply import ReplyEnd
+from milepost.messages.shared import VersionSpan
 from milepost.messages.trajectory import Provenance, TurnBoundary
 
 if TYPE_CHECKING:
@@ -26,36 +26,12 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from milepost.actors.session.families import Seam
+    from milepost.actors.session.reply import SampledReply
     from milepost.actors.session.text.rendering import Piece
 
 FIRST_CAPACITY: Final = 128
 _TEMPLATE: Final = int(Provenance.TEMPLATE)
 _SAMPLED: Final = int(Provenance.SAMPLED)
-
-
-class SampledReply(Struct, frozen=True, eq=False):
-    """What an engine sampled, checked."""
-
-    token_ids: NDArray[np.int32]
-    """[N], the stop token included."""
-    logprobs: NDArray[np.float32]
-    """[N], nats."""
-    spans: tuple[VersionSpan, ...]
-    """Cover [0, N)."""
-    finish_reason: FinishReason
-    engine: str
-    incarnation: int = 0
-    """Of the engine."""
-    adapter: str = ""
-    """That it was sampled under; empty: the policy itself."""
-    cached_tokens: int = 0
-    """Of the prompt, known to the engine before."""
-    weights: tuple[WeightsUsed, ...] = ()
-    """Of each version of the spans."""
-    routes: NDArray[np.uint8 | np.int16] | None = None
-    """[tokens, layers, experts per token] of what went through the model for this reply and has no
-    routes yet: the last token of what it continues, the prompt, the reply but for its last token.
-    None when routes are not replayed."""
 
 
 class TokenRow:
@@ -67,6 +43,7 @@ class TokenRow:
     __slots__ = (
         "_before_reply",
         "_before_turn",
+        "_ends",
         "_given",
         "_hasher",
         "_laid",
@@ -97,6 +74,8 @@ class TokenRow:
         """Over what stood before the newest turn: where a retry starts."""
         self._before_reply = self._hasher.copy()
         """Over the newest turn's prompt: where a trimmed reply is hashed again from."""
+        self._ends: dict[int, ReplyEnd] = {}
+        """By the index of their turns, none of which is the newest."""
 
     @property
     def token_ids(self) -> NDArray[np.int32]:
@@ -118,15 +97,25 @@ class TokenRow:
         """[T - 1, layers, experts per token], a view; None when routes are not replayed."""
         return None if self._routes is None else self._routes[: max(0, self.length - 1)]
 
+    @property
+    def num_trimmed(self) -> int:
+        """Sampled tokens that the row went on without."""
+        return sum(len(end.token_ids) for end in self._ends.values())
+
     def base_length(self, base_turns: int) -> int:
-        """Tokens of the first `base_turns` turns."""
+        """Tokens of the first `base_turns` turns, the end of the last reply included."""
         assert 0 <= base_turns <= len(self.turns), f"{base_turns} of {len(self.turns)} turns"
-        return self.turns[base_turns - 1].end if base_turns else 0
+        if not base_turns:
+            return 0
+        end = self._ends.get(base_turns - 1)
+        return end.turn.end if end else self.turns[base_turns - 1].end
 
     def last_token(self, base_turns: int) -> int | None:
         """Last token of the first `base_turns` turns."""
-        end = self.base_length(base_turns)
-        return int(self._token_ids[end - 1]) if end else None
+        if (end := self._ends.get(base_turns - 1)) is not None:
+            return int(end.token_ids[-1])
+        length = self.base_length(base_turns)
+        return int(self._token_ids[length - 1]) if length else None
 
     def prompt(self, base_turns: int, seam: Seam, piece: Piece) -> NDArray[np.int32]:
         """The prompt of a turn after the first `base_turns`, int32 [P]; the row stays as it is.
@@ -134,6 +123,7 @@ class TokenRow:
         A view of memory that keeps what it says for as long as somebody refers to it; a copy where
         it leaves out tokens that the row still has.
         """
+        self._check_seam(base_turns, seam)
         base = self.base_length(base_turns) - seam.drop
         start = base + len(seam.insert)
         end = start + len(piece.token_ids)
@@ -162,6 +152,7 @@ class TokenRow:
         """
         discarded = len(self.turns) - base_turns
         assert 0 <= discarded <= 1, f"a commit discards {discarded} turns, 1 is the most"
+        self._check_seam(base_turns, seam)
         if discarded:
             self._cut(base_turns)
         elif seam.drop:
@@ -195,12 +186,17 @@ class TokenRow:
         twin._logprobs = self.logprobs.copy()
         twin._routes = None if self.routes is None else self.routes.copy()
         twin._hasher = self._hasher.copy()
+        twin._ends = dict(self._ends)
         return twin
 
     def cut_for_good(self, turns: int) -> None:
         """Forget all but the first `turns` turns; nothing can be committed after that."""
+        ends = self._ends
+        self._ends = {index: ends[index] for index in ends if index < turns - 1}
         del self.turns[turns:]
-        self._shorten(self.base_length(turns))
+        self._shorten(self.turns[-1].end if turns else 0)
+        if (end := ends.get(turns - 1)) is not None:
+            self._restore(end)
 
     def validate(self) -> None:
         """Every invariant, from scratch; costs the whole row."""
@@ -215,13 +211,17 @@ class TokenRow:
         hasher, start = xxhash.xxh3_128(), 0
         sampled = self.provenance == Provenance.SAMPLED
         expected = np.zeros(self.length, dtype=bool)
-        for turn in self.turns:
-            assert start <= turn.prompt_end < turn.end <= self.length, f"turn {turn} is misplaced"
+        for index, turn in enumerate(self.turns):
+            assert start <= turn.prompt_end <= turn.end <= self.length, f"turn {turn} is misplaced"
+            assert turn.prompt_end < turn.end or index in self._ends, f"turn {turn} was never there"
             hasher.update(self._token_ids[start : turn.end].data)
             assert hasher.hexdigest() == turn.prefix_hash, f"hash of turn {turn} is wrong"
             expected[turn.prompt_end : turn.end] = True
             start = turn.end
         assert start == self.length, f"row ends at {self.length}, its last turn at {start}"
+        assert all(0 <= at < len(self.turns) - 1 for at in self._ends), (
+            "the last reply lost its end"
+        )
         assert (sampled == expected).all(), "sampled tokens and turns differ"
         assert not self.logprobs[~sampled].any(), "a token that was not sampled has a log-prob"
         covered = np.zeros(self.length, dtype=np.int64)
@@ -295,17 +295,31 @@ class TokenRow:
             setattr(self, name, new)
         self._given, self._laid = 0, None
 
+    def _check_seam(self, base_turns: int, seam: Seam) -> None:
+        """The row went on without this end of the reply once, and can only do so again."""
+        if (end := self._ends.get(base_turns - 1)) is not None:
+            trimmed = len(end.token_ids)
+            assert seam.drop == trimmed, f"{seam.drop} tokens of a reply go, {trimmed} went before"
+
     def _cut(self, base_turns: int) -> None:
-        """Forget the newest turn."""
+        """Forget the newest turn; another takes its place, so the reply before stays trimmed."""
         del self.turns[base_turns:]
         self._hasher = self._before_turn.copy()
-        self._shorten(self.base_length(base_turns))
+        self._shorten(self.turns[-1].end if base_turns else 0)
 
     def _trim(self, num_tokens: int) -> None:
-        """Take a stop token that opens the next message off the newest reply."""
+        """Take a stop token that opens the next message off the newest reply, perhaps all of it."""
         turn = self.turns.pop()
         end = turn.end - num_tokens
-        assert end > turn.prompt_end, f"trimming {num_tokens} tokens leaves nothing of {turn}"
+        assert end >= turn.prompt_end, f"trimming {num_tokens} tokens of {turn}, which has fewer"
+        known = routes_start(end)
+        self._ends[len(self.turns)] = ReplyEnd(
+            turn=turn,
+            token_ids=self._token_ids[end : turn.end].copy(),
+            logprobs=self._logprobs[end : turn.end].copy(),
+            spans=tuple(span for span in self.spans if span.end > end),
+            routes=None if self.routes is None else self.routes[known:].copy(),
+        )
         self._shorten(end)
         self._hasher = self._before_reply.copy()
         self._hasher.update(self._token_ids[turn.prompt_end : end].data)
@@ -314,6 +328,22 @@ class TokenRow:
         weights = tuple(used for used in turn.weights if used.version in versions)
         digest = self._hasher.hexdigest()
         self.turns.append(replace(turn, end=end, prefix_hash=digest, weights=weights))
+
+    def _restore(self, end: ReplyEnd) -> None:
+        """Give the last reply back the end that the row went on without."""
+        start, self.length = self.length, end.turn.end
+        known = routes_start(start)
+        # Somebody may still read the prompt that was given out from there on.
+        self._token_ids = np.concatenate([self._token_ids[:start], end.token_ids])
+        self._given, self._laid = 0, None
+        self._logprobs[start : self.length] = end.logprobs
+        self._provenance[start : self.length] = _SAMPLED
+        if self._routes is not None and end.routes is not None:
+            self._routes[known : self.length - 1] = end.routes
+        while self.spans and self.spans[-1].end > end.spans[0].start:
+            self.spans.pop()
+        self.spans += end.spans
+        self.turns[-1] = end.turn
 
     def _shorten(self, length: int) -> None:
         self.length = length

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from milepost.actors.session.history import Plan
     from milepost.actors.session.record import Record
     from milepost.actors.session.refusal import TurnRefused
-    from milepost.actors.session.row import SampledReply
+    from milepost.actors.session.reply import SampledReply
     from milepost.actors.session.streaming import ReplyStream
     from milepost.actors.session.text.rendering import Piece
     from milepost.messages.session import FinishTrajectory, SessionSpec
@@ -203,9 +203,9 @@ class Counters:
     """Committed after the last reply that the verdict on their conversation had seen."""
     accounts: dict[str, int] = field(default_factory=dict)
     """Sampled tokens that no buffer gets, by where they ended: `stopped` (their turn was),
-    `aborted` by an engine, `tried_again`, `unseen` (by their verdict), `not_trained` (a branch),
-    `abandoned` with their session, `undelivered`, `evaluated` and `probed` (no waste, but not
-    trained)."""
+    `aborted` by an engine, `tried_again`, `unseen` (by their verdict), `not_trained` (a
+    branch, or a stop token that its row went on without), `abandoned` with their session,
+    `undelivered`, `evaluated` and `probed` (no waste, but not trained)."""
     clients_gone: int = 0
     """Turns that were stopped because their client closed its connection."""
     trajectories_sent: int = 0

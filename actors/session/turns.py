@@ -23,7 +23,7 @@ from milepost.actors.session.generation import (
 )
 from milepost.actors.session.record import Turn
 from milepost.actors.session.refusal import TurnRefused
-from milepost.actors.session.row import SampledReply
+from milepost.actors.session.reply import SampledReply
 from milepost.actors.session.state import NO_SEAM, Flight, Session, Stage
 from milepost.actors.session.streaming import stream_of, tell_part
 from milepost.actors.session.text.rendering import Piece

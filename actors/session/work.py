@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from milepost.actors.session.assembly import RowRules
     from milepost.actors.session.families import ParsedReply
     from milepost.actors.session.record import Record
-    from milepost.actors.session.row import SampledReply
+    from milepost.actors.session.reply import SampledReply
     from milepost.actors.session.text.rendering import Piece, Renderer
     from milepost.messages.session import FinishTrajectory, ImportConversations, SessionSpec
     from milepost.messages.trajectory import Trajectory

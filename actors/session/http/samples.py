@@ -73,7 +73,8 @@ def encode_samples(
         tensors[f"tokens.{number}"] = branch.token_ids[:length].astype(np.int64)
         tensors[f"loss_mask.{number}"] = mask[start:length].copy()
         tensors[f"rollout_log_probs.{number}"] = branch.logprobs[start:length].astype(np.float64)
-        kept = [turn for turn in branch.turns if turn.prompt_end < length]
+        # A reply that was its stop token alone may have lost that.
+        kept = [turn for turn in branch.turns if turn.prompt_end < min(turn.end, length)]
         sample: dict[str, Any] = {
             "response": renderer.tokenizer.decode(branch.token_ids[start:length].tolist()),
             "response_length": length - start,

@@ -14,7 +14,8 @@ from msgspec.structs import replace
 from unit.session.kit import weights_used
 
 from milepost.actors.session.families import Seam
-from milepost.actors.session.row import SampledReply, TokenRow
+from milepost.actors.session.reply import SampledReply
+from milepost.actors.session.row import TokenRow
 from milepost.actors.session.text.rendering import Piece
 from milepost.messages.shared import FinishReason, VersionSpan
 from milepost.messages.trajectory import Provenance
@@ -149,7 +150,7 @@ def test_routes_go_with_the_tokens_that_stay() -> None:
     row.commit(1, Seam(drop=1), piece(4, 5), with_routes(reply(20, STOP), 50, 4))
     assert row.length == 8
     assert routes_in(row) == [0, 1, 2, 50, 51, 52, 53]
-    row.commit(1, Seam(), piece(6), with_routes(reply(21, 22), 60, 3))
+    row.commit(1, Seam(drop=1), piece(6), with_routes(reply(21, 22), 60, 3))
     row.validate()
     assert routes_in(row) == [0, 1, 2, 60, 61, 62]
     twin = row.copy()
@@ -159,21 +160,14 @@ def test_routes_go_with_the_tokens_that_stay() -> None:
     assert routes_in(row)[:7] == [0, 1, 2, 60, 61, 62, 0], "room is made without losing any"
     assert routes_in(twin) == [0, 1, 2, 60, 61, 62]
     row.cut_for_good(1)
-    assert routes_in(row) == [0, 1, 2]
+    row.validate()
+    assert routes_in(row) == [0, 1, 2, 3], "the stop token stands there again, and what led to it"
 
 
 def test_routes_of_other_tokens_are_our_own_mistake() -> None:
     row = TokenRow()
     with pytest.raises(AssertionError, match="routes of"):
         row.commit(0, Seam(), piece(1, 2, 3), with_routes(reply(10, STOP), 0, 5))
-
-
-def test_trimming_a_whole_reply_is_refused() -> None:
-    """A turn without a token of its own would have nothing to train."""
-    row = TokenRow()
-    row.commit(0, Seam(), piece(1), reply(STOP))
-    with pytest.raises(AssertionError, match="leaves nothing"):
-        row.commit(1, Seam(drop=1), piece(2), reply(20))
 
 
 def test_only_the_newest_turn_can_go() -> None:
@@ -199,19 +193,25 @@ def test_a_long_row_costs_nine_bytes_a_token() -> None:
 
 @dataclass
 class Obvious:
-    """The same row, slowly: every turn is a list of its own."""
+    """The same row, slowly: every turn is a list of its own.
+
+    As in a family, what is trimmed off a reply that goes on is told by its last token.
+    """
 
     turns: list[tuple[list[int], list[int]]] = field(default_factory=list)
 
-    def commit(self, base: int, drop: int, prompt: list[int], sampled: list[int]) -> None:
+    def drop(self, base: int) -> int:
+        return int(self.turns[base - 1][1][-1] == OBSERVATION) if base else 0
+
+    def commit(self, base: int, prompt: list[int], sampled: list[int]) -> None:
         del self.turns[base:]
-        if drop:
-            text, said = self.turns[-1]
-            self.turns[-1] = text, said[:-drop]
         self.turns.append((prompt, sampled))
 
     def flat(self) -> list[int]:
-        return [token for text, said in self.turns for token in (*text, *said)]
+        row: list[int] = []
+        for base, (text, said) in enumerate(self.turns):
+            row = [*row[: len(row) - self.drop(base)], *text, *said]
+        return row
 
 
 def test_a_prompt_is_a_view_of_the_row_while_the_row_only_grows() -> None:
@@ -267,13 +267,11 @@ def test_a_prompt_never_changes_whatever_becomes_of_its_turn(seed: int) -> None:
     for _ in range(40):
         count = len(row.turns)
         base = count - 1 if count and generator.random() < 0.3 else count
-        last = row.turns[base - 1] if base else None
-        can_drop = last is not None and last.end - last.prompt_end > 1
-        drop = int(can_drop and base == count and generator.random() < 0.2)
+        drop = slow.drop(base)
         seam = Seam(drop=drop, insert=(NEWLINE,) if generator.random() < 0.5 else ())
         # The same text often, or its beginning: what stands there already may be what is wanted.
         text = generator.choice(texts)[: generator.choice([None, 1, 5])]
-        kept = [token for turn in slow.turns[:base] for part in turn for token in part]
+        kept = Obvious(slow.turns[:base]).flat()
         wanted = [*kept[: len(kept) - drop], *seam.insert, *text]
         if generator.random() < 0.1:
             pieces.clear()
@@ -283,9 +281,9 @@ def test_a_prompt_never_changes_whatever_becomes_of_its_turn(seed: int) -> None:
             assert prompt.tolist() == wanted
             given.append((prompt, wanted))
         if generator.random() < 0.6:
-            sampled = [*generator.choice(texts), STOP]
+            sampled = [*generator.choice([[], *texts]), generator.choice([STOP, OBSERVATION])]
             row.commit(base, seam, laid, reply(*sampled))
-            slow.commit(base, drop, [*seam.insert, *text], sampled)
+            slow.commit(base, [*seam.insert, *text], sampled)
         row.validate()
         assert row.token_ids.tolist() == slow.flat()
         assert all(prompt.tolist() == told for prompt, told in given)
@@ -294,20 +292,28 @@ def test_a_prompt_never_changes_whatever_becomes_of_its_turn(seed: int) -> None:
 tokens = st.lists(st.integers(0, 120), min_size=1, max_size=40)
 
 
-@given(st.lists(st.tuples(st.booleans(), st.booleans(), tokens, tokens), max_size=12))
+@given(
+    st.lists(st.tuples(st.booleans(), st.booleans(), tokens, tokens), max_size=12),
+    st.integers(0, 12),
+)
 def test_any_history_of_turns_equals_the_slow_row(
-    steps: list[tuple[bool, bool, list[int], list[int]]],
+    steps: list[tuple[bool, bool, list[int], list[int]]], kept: int
 ) -> None:
-    """Retries, trims and growth in any order, against lists; every hash is derived from scratch."""
+    """Retries, trims, growth and a cut in any order, against lists; every hash is derived anew."""
     row, slow = TokenRow(), Obvious()
     for retry, trim, prompt, sampled in steps:
         count = len(row.turns)
         base = count - 1 if retry and count else count
-        last = row.turns[-1] if base == count and count else None
-        drop = int(trim and last is not None and last.end - last.prompt_end > 1)
-        row.commit(base, Seam(drop=drop), piece(*prompt), reply(*sampled))
-        slow.commit(base, drop, prompt, sampled)
+        sampled[-1] = OBSERVATION if trim else STOP
+        row.commit(base, Seam(drop=slow.drop(base)), piece(*prompt), reply(*sampled))
+        slow.commit(base, prompt, sampled)
         row.validate()
+        kept_tokens = sum(turn.end - turn.prompt_end for turn in row.turns)
+        assert kept_tokens + row.num_trimmed == sum(len(said) for _, said in slow.turns)
+    assert row.token_ids.tolist() == slow.flat()
+    row.cut_for_good(min(kept, len(row.turns)))
+    row.validate()
+    del slow.turns[kept:]
     assert row.token_ids.tolist() == slow.flat()
     assert [turn.prefix_hash for turn in row.turns] == [
         prefix_hash(row.token_ids[: turn.end].tolist()) for turn in row.turns

@@ -10,7 +10,7 @@ from unit.session.family_kit import family_renderer
 from unit.session.test_family_table import replies
 
 from milepost.actors.session.families.table import DECLARATIONS
-from milepost.actors.session.row import SampledReply
+from milepost.actors.session.reply import SampledReply
 from milepost.actors.session.streaming import ReplyStream
 from milepost.actors.session.text.proof import TOOLS
 from milepost.actors.session.work import read_reply
