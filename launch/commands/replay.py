@@ -3,8 +3,9 @@
     milepost replay RUN --actor buffer --until step=12
 
 Needs a full recording: `system.recorder.payloads = true` in the topology of the run. Of `trainer-0`
-the recorded batches are trained again, too, from the last checkpoint before the step that --until
-names, or from the initial weights, and their losses compared: bit for bit, or to within --bound.
+the recorded batches are trained again, too, from the last checkpoint at or before the last batch up
+to the step that --until names, or from the initial weights, and their losses compared: bit for bit,
+or to within --bound.
 
 Exit code 0: all the same. 1: the first difference is shown. 2: refused, with the reason.
 """

@@ -90,10 +90,11 @@ class Tape:
 
     Attributes:
         spec: as the actor had it, without addresses.
-        lines: from the first one, without a gap.
+        lines: from the first one, without a gap, up to where it shall end.
         contents: by address.
         damaged: a line about the file of contents, if it is not whole.
         unread: a line about each file of the actor that cannot be read; a later life may be there.
+        recorded: the same lines, and those behind the end.
     """
 
     spec: ActorSpec
@@ -101,6 +102,7 @@ class Tape:
     contents: dict[int, bytes]
     damaged: list[str] = field(default_factory=list)
     unread: list[str] = field(default_factory=list)
+    recorded: list[Line] = field(default_factory=list)
 
     @classmethod
     def read(cls, run_folder: Path, actor: str, until: Until) -> Tape:
@@ -130,7 +132,8 @@ class Tape:
         lines = _whole(recording, [*recording.damaged, *([ring] if ring else [])], until)
         damaged: list[str] = []
         contents = dict(read_payloads(folder / f"{stem}.payloads", damaged))
-        return cls(spec, until.cut(lines), contents, damaged, list(unreadable.values()))
+        unread = list(unreadable.values())
+        return cls(spec, until.cut(lines), contents, damaged, unread, recorded=lines)
 
     def event(self, line: Line) -> Event | None:
         """What the core was told; None: to start.

@@ -1,14 +1,15 @@
 """Recorded batches through the real model once more: does each step come to the same loss?
 
 The trainer's core is replayed like any other; at each `TrainBatch` that it orders, the model is
-trained, from the last checkpoint before the first step asked for, or from the initial weights.
+trained, from the last checkpoint at or before the last batch asked for, or from the initial
+weights.
 On one machine, with one thread and on the CPU, the figures are the same bit for bit.
 """
 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -21,6 +22,7 @@ from milepost.actors.trainer.fsdp.checkpoint import folder_name
 from milepost.actors.trainer.fsdp.workshop import CHECKPOINTS, Bench, Workshop
 from milepost.actors.trainer.run import make_core
 from milepost.actors.trainer.works import StepOutcome, TrainBatch
+from milepost.messages.supervisor import StepRecorded
 
 SHOWN: Final = ("train/loss", "train/grad_norm")
 TIMES: Final = "perf/"
@@ -101,7 +103,7 @@ def replay_training(tape: Tape, until: Until) -> Trained:
     """Replay rank 0 of a trainer of one rank, with its model.
 
     Raises:
-        ReplayRefused: there are more ranks, or no weights to begin with.
+        ReplayRefused: there are more ranks, no step to compare, or no weights to begin with.
     """
     spec = tape.spec
     trainer = spec.topology.actors.trainer
@@ -109,9 +111,7 @@ def replay_training(tape: Tape, until: Until) -> Trained:
     if trainer.ranks > 1:
         raise ReplayRefused(f"{spec.actor} is one of {trainer.ranks} ranks, one alone cannot train")
     run_folder = Path(spec.run_folder)
-    wanted = until.value if until.mark == "step" else 0
-    begin = max((step for step in saved_steps(run_folder) if step <= wanted), default=0)
-    begin = max(begin, spec.resume_step or 0)
+    begin = max(beginning(tape, until, saved_steps(run_folder)), spec.resume_step or 0)
     with tempfile.TemporaryDirectory(prefix="milepost-replay-") as folder:
         # Whatever opening a model leaves behind stays out of the run's folder.
         (Path(folder) / CHECKPOINTS).symlink_to((run_folder / CHECKPOINTS).resolve())
@@ -141,6 +141,43 @@ def replay_training(tape: Tape, until: Until) -> Trained:
             return Trained(played, trainee.steps, begun)
         finally:
             workshop.close()
+
+
+def beginning(tape: Tape, until: Until, saved: Iterable[int]) -> int:
+    """The step of the checkpoint to begin with; 0: the initial weights.
+
+    After the last step its figures and its checkpoint are noted under a number that no batch has,
+    so it is the last batch on the tape that counts.
+
+    Args:
+        tape: of a trainer.
+        until: where it ends; the weights of a step alone spare the steps before.
+        saved: steps of checkpoints.
+
+    Raises:
+        ReplayRefused: the figures of no step are on the tape, so all of them would be the same.
+    """
+    trained = trained_steps(tape.lines)
+    if not trained:
+        every = trained_steps(tape.recorded)
+        there = f"{every[0]} to {every[-1]}" if every else "none"
+        raise ReplayRefused(
+            f"{tape.spec.actor} ended no step up to there, nothing can be compared: "
+            f"steps with figures are {there}"
+        )
+    wanted = min(until.value, trained[-1]) if until.mark == "step" else 0
+    return max((step for step in saved if step <= wanted), default=0)
+
+
+def trained_steps(lines: Iterable[Line]) -> list[int]:
+    """Numbers of the batches whose figures are there."""
+    return [
+        told.facts["step"]
+        for line in lines
+        if line.type == StepOutcome.__name__
+        for told in line.decisions
+        if told.type == StepRecorded.__name__
+    ]
 
 
 def saved_steps(run_folder: Path) -> Iterator[int]:
