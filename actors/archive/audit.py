@@ -41,6 +41,7 @@ from milepost.actors.archive.schema import INDEX as INDEX_FILE
 from milepost.actors.archive.segments import writers_of
 from milepost.actors.arrays import from_bulk
 from milepost.actors.trainer.door import LOGPROB_MAX, faults, trained_versions
+from milepost.actors.trainer.verdicts import impossible
 from milepost.actors.trainer.works import DoorRules, ModelFacts
 from milepost.messages.trajectory import Provenance, Trajectory
 
@@ -133,15 +134,22 @@ class _Auditor:
     def _follow(self, writer: str, life: Life) -> None:
         report = self.report
         chain = Chain(self.run_folder / FOLDER / writer, writer, life.closed_run(writer))
+        end = life.ends.get(writer)
         removed = False
         for where, record, head in chain.records():
             removed |= isinstance(head, Removed)
             self._hear(where, record, head)
-        expected = life.records.get(writer, 0)
-        if chain.last_run == life.run_id and chain.next_sequence < expected:
-            text = f"{chain.next_sequence} records, the summary of the run says {expected}"
+            if end and record.sequence == end.records - 1 and record.digest.hex() != end.head:
+                text = f"record {record.sequence} is not the one that the summary of the run names"
+                gone = f"{text}: it, or one before it, was changed, and the chain made anew"
+                report.faults.append(Fault(contract=CHAIN, text=gone, where=where))
+        if end and chain.next_sequence < end.records:
+            text = f"{chain.next_sequence} records, the summary of the run says {end.records}"
             report.faults.append(Fault(contract=CHAIN, text=text, where=writer))
             chain.is_broken = True
+        if life.run_id and not end:
+            text = "the summary of the run does not say how its records end"
+            report.notes.append(f"{writer}: {text}, a chain made anew would not be found")
         report.num_records += chain.num_records
         report.num_missed += chain.num_missed
         report.faults += chain.faults
@@ -195,7 +203,8 @@ class _Auditor:
     def _row(self, where: str, head: Arrived, number: int, row: Trajectory) -> None:
         trained = self.trained.get(key_of(row))
         told = trained[2] if trained else None
-        for text in faults(row, self._rules(row, told)):
+        rules = self._rules(row, told)
+        for text in faults(row, rules):
             name, _, what = text.partition(": ")
             contract = name.partition(" ")[0]
             self._fault(contract, what, where, head, number)
@@ -206,6 +215,8 @@ class _Auditor:
         if trained is not None:
             place, record, told = trained
             for text in disagreements(row, told, record, is_grouped=head.key in self.rewards):
+                self._fault(TRAINING, text, place, head, number)
+            for text in impossible(told.contracts, rules):
                 self._fault(TRAINING, text, place, head, number)
 
     def _rules(self, row: Trajectory, told: Trained | None) -> DoorRules:

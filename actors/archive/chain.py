@@ -11,6 +11,7 @@ from msgspec import Struct
 
 from milepost.actors.archive.layout import (
     Arrived,
+    Closed,
     Head,
     Kind,
     Missed,
@@ -68,6 +69,8 @@ class Chain:
     was_killed: bool = False
     last_run: str = ""
     """Run that its newest file is of."""
+    _missed_of_life: int = 0
+    """As `num_missed`, since its process began."""
     _last: _Link | None = None
     _oldest: tuple[str, bytes] | None = None
     """Where the oldest record lies when it is not the writer's first, and what it follows."""
@@ -135,10 +138,13 @@ class Chain:
                 )
             case Missed():
                 self.num_missed += head.count
+                self._missed_of_life += head.count
                 named = ", ".join(head.names[:4])
                 self.notes.append(
                     f"{self.writer}: {head.count} records were not written: {head.reason} ({named})"
                 )
+            case Closed():
+                self._closed(where, head)
             case _:
                 pass
         return head
@@ -174,10 +180,18 @@ class Chain:
         elif tail is not None:
             self.notes.append(f"{self._tail_where}: {_words(tail)}, left by a killed process")
         self.last_run = head.run_id
+        if not head.goes_on:
+            self._missed_of_life = 0
         last = self._last
         if last is not None and not head.goes_on and last.kind is not Kind.CLOSED:
             self.was_killed = True
             self.notes.append(f"{self.writer} was killed after its record {last.sequence}")
+
+    def _closed(self, where: str, head: Closed) -> None:
+        """Nothing follows it from which it could be told; what was removed may have said more."""
+        if head.missed != self._missed_of_life and not self._removed:
+            text = f"{self._missed_of_life} records were not written, the last record says"
+            self._fault(RECORD, f"{text} {head.missed}", where)
 
     def _end(self) -> None:
         if self._oldest is not None and self._oldest[1] not in self._removed:

@@ -11,7 +11,7 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from milepost.actors.archive.author import Author
@@ -173,6 +173,11 @@ class ArchiveHand:
         self.state.missed += count
         self.state.reason = reason
 
+    def told(self) -> dict[str, object]:
+        """The state, for the statistics of its process; its head is the digest of its records."""
+        with self._changed:
+            return asdict(self.state)
+
     def close(self, deadline_s: float = CLOSE_S) -> None:
         """Write what waits, sync and close; what is not done by the deadline is not archived."""
         self._closing.set()
@@ -206,10 +211,13 @@ class ArchiveHand:
 
     def _end(self) -> None:
         if self._writer is not None:
+            with self._changed:
+                # What comes later is in neither: an audit holds one against the other.
+                told, missed = self._missing.told(), self.state.missed
             try:
-                if told := self._missing.told():
+                if told:
                     self._writer.write(told)
-                self._writer.close(self.state.missed)
+                self._writer.close(missed)
             except OSError as error:
                 sys.stderr.write(f"archive: its end could not be written: {error}\n")
         self._drop_index("")
@@ -270,8 +278,9 @@ class ArchiveHand:
                 self._missing.add(later.count, later.names, later.reason or self.state.reason)
         else:
             self._keep_bound(writer)
-        self.state.records, self.state.num_bytes = writer.sequence, writer.num_bytes
-        self.state.head = writer.digest.hex()
+        with self._changed:
+            self.state.records, self.state.num_bytes = writer.sequence, writer.num_bytes
+            self.state.head = writer.digest.hex()
 
     def _excess(self, writer: ArchiveWriter) -> int:
         return writer.num_bytes + self._index_bytes() + self._slack - self.author.bytes_max

@@ -7,7 +7,18 @@ from typing import Any, Final
 
 import msgspec
 
+from milepost.messages.shared import Positive
+
 DONE: Final = "done"
+
+
+class End(msgspec.Struct, frozen=True, kw_only=True):
+    """What a process said last of its archive: a lower bound, it may have written more since."""
+
+    records: Positive
+    """It had."""
+    head: str
+    """Digest of the last of them, hex."""
 
 
 class Life(msgspec.Struct, frozen=True, kw_only=True):
@@ -19,8 +30,8 @@ class Life(msgspec.Struct, frozen=True, kw_only=True):
     run_id: str = ""
     is_done: bool = False
     killed: frozenset[str] = frozenset()
-    records: dict[str, int] = {}
-    """Process -> records that its archive had, by its own last word."""
+    ends: dict[str, End] = {}
+    """Of each process that had written something when it said so."""
     problem: str = ""
     """Why nothing is known of it, though it was written down."""
 
@@ -36,7 +47,11 @@ def life_of(run_folder: Path) -> Life:
         summary = msgspec.json.decode((run_folder / name).read_bytes())
         statistics: dict[str, Any] = summary.get("statistics", {})
         archives = {actor: said.get("archive") for actor, said in statistics.items()}
-        records = {actor: said["records"] for actor, said in archives.items() if said}
+        ends = {
+            actor: msgspec.convert(said, End)
+            for actor, said in archives.items()
+            if said and said["records"]
+        }
         run_id, status, since = summary["run_id"], summary["status"], summary["started_at"]
         name = "events.jsonl"
         killed = frozenset(_killed(run_folder / name, since))
@@ -44,7 +59,7 @@ def life_of(run_folder: Path) -> Life:
         return Life()
     except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
         return Life(problem=f"{name} is damaged ({type(error).__name__}: {error})")
-    return Life(run_id=run_id, is_done=status == DONE, killed=killed, records=records)
+    return Life(run_id=run_id, is_done=status == DONE, killed=killed, ends=ends)
 
 
 def _killed(path: Path, since: float) -> list[str]:

@@ -78,7 +78,7 @@ class ArchiveWriter:
         clock: Callable[[], float] = time.time,
         segment_bytes_max: int = SEGMENT_BYTES_MAX,
     ) -> None:
-        self._author, self._clock = author, clock
+        self.author, self._clock = author, clock
         self._segment_bytes_max = max(1, min(segment_bytes_max, author.bytes_max // SEGMENTS_MIN))
         self._folder = author.run_folder / FOLDER / author.writer
         self._folder.mkdir(parents=True, exist_ok=True)
@@ -121,13 +121,13 @@ class ArchiveWriter:
         number = self._segments[-1].number + 1 if self._segments else 1
         path = segment_path(self._folder, number)
         opened = Opened(
-            run_id=self._author.run_id,
-            writer=self._author.writer,
-            incarnation=self._author.incarnation,
+            run_id=self.author.run_id,
+            writer=self.author.writer,
+            incarnation=self.author.incarnation,
             segment=number,
             goes_on=self._file is not None,
             torn_bytes=torn_bytes,
-            model=self._author.model,
+            model=self.author.model,
         )
         record = self._make(opened, None)
         file = SegmentFile(path)

@@ -7,7 +7,7 @@ to the rollout actor and to its journal, and ends without a word in the accounts
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Final, TypeAlias
@@ -96,7 +96,7 @@ class ArchivedBuffer:
 
     def statistics(self) -> dict[str, object]:
         """The core's, and how far the archive is."""
-        return {**self.core.statistics(), "archive": asdict(self.hand.state)}
+        return {**self.core.statistics(), "archive": self.hand.told()}
 
     def working_on(self) -> str:
         """The core's."""

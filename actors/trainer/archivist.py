@@ -12,8 +12,9 @@ import msgspec
 from milepost.actors.archive.hand import ArchiveHand, Known, Order
 from milepost.actors.archive.layout import Refused, Trained, TrainedBody, key_of
 from milepost.actors.arrays import to_bulk
-from milepost.actors.trainer.door import SEAL, faults, trained_versions
+from milepost.actors.trainer.door import faults, trained_versions
 from milepost.actors.trainer.losses.advantages import member_advantage
+from milepost.actors.trainer.verdicts import NOT_CHECKED, PASSED, passed
 from milepost.actors.trainer.works import DoorRules
 from milepost.messages.bulk import Bulk
 
@@ -23,15 +24,12 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from milepost.actors.archive.writer import Said
+    from milepost.actors.effects import Core, Effect, Event
     from milepost.actors.trainer.works import BatchVerdict, StepOutcome
     from milepost.configs.run import AlgorithmConfig
     from milepost.messages.buffer import Batch
     from milepost.messages.trajectory import Trajectory
 
-PASSED: Final = "passed"
-NOT_CHECKED: Final = "not checked"
-NOT_APPLICABLE: Final = "not applicable"
-"""There is nothing that could be checked: routes of a dense model."""
 ORDER_BYTES: Final = 1024
 """What an order keeps in memory of each row besides arrays."""
 NOTHING: Final = Bulk("uint8", (0,), b"")
@@ -72,6 +70,34 @@ class TrainerArchivist:
     ) -> None:
         names = tuple(row.trajectory_id for row in rows)
         self.hand.put(Order(make, ORDER_BYTES * len(rows) + num_bytes, names))
+
+
+@dataclass(slots=True)
+class ArchivedTrainer:
+    """A rank's core whose statistics say how far its archive is. A `Core` itself."""
+
+    core: Core
+    hand: ArchiveHand
+
+    def start(self, now_s: float) -> list[Effect]:
+        """The core's."""
+        return self.core.start(now_s)
+
+    def handle(self, event: Event, now_s: float) -> list[Effect]:
+        """The core's."""
+        return self.core.handle(event, now_s)
+
+    def validate(self) -> None:
+        """Assert the core's."""
+        self.core.validate()
+
+    def statistics(self) -> dict[str, object]:
+        """The core's, and how far the archive is."""
+        return {**self.core.statistics(), "archive": self.hand.told()}
+
+    def working_on(self) -> str:
+        """The core's."""
+        return self.core.working_on()
 
 
 def _thin(row: Trajectory) -> Trajectory:
@@ -142,12 +168,3 @@ def trained(
             contracts=passed(rules),
         )
         yield head, TrainedBody(logprobs=to_bulk(logprobs[minibatch][place], "float32"))
-
-
-def passed(rules: DoorRules) -> dict[str, str]:
-    """Verdicts of a row that was let in."""
-    sampled = NOT_CHECKED if rules.sft else PASSED
-    routes = PASSED if rules.routes is not None else NOT_CHECKED
-    if not rules.model.is_mixture:
-        routes = NOT_APPLICABLE
-    return {"C1": PASSED, "C2": routes, "C3": sampled, "C4": sampled, SEAL: PASSED}

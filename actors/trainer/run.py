@@ -27,7 +27,7 @@ from milepost.actors.trainer.works import (
 
 if TYPE_CHECKING:
     from milepost.actors.context import ActorContext
-    from milepost.actors.effects import Work
+    from milepost.actors.effects import Core, Work
     from milepost.actors.trainer.archivist import TrainerArchivist
     from milepost.actors.trainer.fsdp.checkpoint import CheckpointMeta
     from milepost.actors.trainer.fsdp.workshop import Workshop
@@ -56,6 +56,14 @@ class Hands:
         if context.topology.archive.enabled:
             self._archivist = _open_archive(context, self._workshop)
         return self._workshop
+
+    def watched(self, core: Core) -> Core:
+        """The core, with the archive in its statistics, if the run has one."""
+        if self._archivist is None:
+            return core
+        from milepost.actors.trainer.archivist import ArchivedTrainer
+
+        return ArchivedTrainer(core, self._archivist.hand)
 
     async def perform(self, work: Work) -> object:
         """Carry out one order."""
@@ -115,7 +123,7 @@ async def run(context: ActorContext) -> None:
     hands = Hands()
     try:
         workshop = await hands.open(context)
-        core = make_core(context.spec, workshop)
+        core = hands.watched(make_core(context.spec, workshop))
         await context.serve(core, facts=workshop.facts(), perform=hands.perform)
     finally:
         hands.close()

@@ -187,7 +187,7 @@ def trained(
         staleness=step - oldest,
         group_rewards=rewards or (one.reward,),
         digests={span.version: weights(span.version) for span in one.spans},
-        contracts={"C1": "passed", "C3": "passed", "C4": "passed", "seal": "passed"},
+        contracts={**dict.fromkeys(("C1", "C3", "C4", "seal"), "passed"), "C2": "not applicable"},
     )
     return head, TrainedBody(logprobs=Bulk("float32", (len(values),), values.tobytes()))
 
@@ -224,14 +224,24 @@ class Library:
                 buffer.write([judged(*group)])
                 trainer.write([trained(each, number, rewards=rewards) for each in group])
             self.rows += group
-        buffer.close()
-        trainer.close()
-        self.end()
+        self.end(buffer, trainer)
         return self
 
-    def end(self) -> None:
-        """The run ended in order, as its supervisor says."""
-        summary = {"status": "done", "run_id": RUN_ID, "started_at": 0.0}
+    def end(self, *writers: ArchiveWriter) -> None:
+        """The run ended in order, as its supervisor says; it had these writers' last word."""
+        summary = {
+            "status": "done",
+            "run_id": RUN_ID,
+            "started_at": 0.0,
+            "statistics": {
+                each.author.writer: {
+                    "archive": {"records": each.sequence, "head": each.digest.hex()}
+                }
+                for each in writers
+            },
+        }
+        for each in writers:
+            each.close()
         (self.folder / "summary.json").write_bytes(msgspec.json.encode(summary))
         (self.folder / "events.jsonl").touch()
 

@@ -22,6 +22,7 @@ from unit.trainer.kit import (
     group,
     trajectory,
 )
+from unit.trainer.play import PLAN
 
 from milepost.actors.archive import hand as hands
 from milepost.actors.archive.chain import Chain
@@ -29,8 +30,10 @@ from milepost.actors.archive.hand import ArchiveHand, Known, Order
 from milepost.actors.archive.layout import Head, Record, Refused, Trained, key_of, read_trained
 from milepost.actors.arrays import to_bulk
 from milepost.actors.routes import RoutesShape
-from milepost.actors.trainer.archivist import TrainerArchivist, passed
+from milepost.actors.trainer.archivist import ArchivedTrainer, TrainerArchivist
 from milepost.actors.trainer.door import check_batch
+from milepost.actors.trainer.follower import Follower
+from milepost.actors.trainer.verdicts import passed
 from milepost.actors.trainer.works import BatchVerdict, DoorRules, ModelFacts, StepOutcome
 from milepost.configs.run import AlgorithmConfig, ArchiveConfig
 
@@ -116,6 +119,23 @@ def test_a_step_that_was_given_up_trains_nothing(archivist: TrainerArchivist) ->
     archivist.checked(batch, RULES, check_batch(batch, RULES))
     archivist.trained(batch, outcome, [[np.zeros(7, np.float32)] * 2])
     assert not [head for _, head in written(archivist) if isinstance(head, Trained)]
+
+
+def test_the_statistics_of_a_rank_name_the_last_record_of_its_archive(
+    archivist: TrainerArchivist,
+) -> None:
+    """The supervisor writes them down at the end: who makes the chain anew is found by that."""
+    batch = batch_of([group("a", (0.0, 1.0))], step=3)
+    follower = Follower.of(replace(PLAN, ranks=("trainer-0", "trainer-1")), 1, RULES.model)
+    core = ArchivedTrainer(follower, archivist.hand)
+    archivist.checked(batch, RULES, check_batch(batch, RULES))
+    archivist.trained(batch, OUTCOME, [[np.zeros(7, np.float32)] * 2])
+    *_, (last, _), (closing, _) = written(archivist)
+    said = core.statistics()["archive"]
+    assert isinstance(said, dict)
+    assert (said["records"], said["head"]) == (last.sequence + 1, last.digest.hex())
+    assert closing.previous == last.digest
+    assert core.statistics() == {**follower.statistics(), "archive": said}
 
 
 def test_what_waits_for_the_disk_keeps_no_array_of_the_batch_but_the_mask() -> None:
