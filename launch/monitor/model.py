@@ -14,7 +14,7 @@ from typing import Any, Final, assert_never
 from msgspec import Struct, ValidationError
 
 from milepost.launch.accounts import Account, account_of
-from milepost.launch.display.progress import EVALUATION, QUIET, REWARD, Progress, scores
+from milepost.launch.display.progress import QUIET, REWARD, Progress, scores
 from milepost.launch.monitor.actors import ActorRow, rows_of, rows_of_ended
 from milepost.launch.monitor.contracts import ANY_VERSION, S_OLD_MAX, Lamp, Refusals, lamps
 from milepost.launch.monitor.curves import Curve
@@ -31,6 +31,7 @@ from milepost.launch.monitor.updates import (
     Update,
 )
 from milepost.launch.queues import Queue, Since
+from milepost.supervisor.cleanup.unfinished import EVALUATION
 
 EVENTS_MAX: Final = 500
 VERSIONS_MAX: Final = 512

@@ -307,7 +307,7 @@ def test_a_resumed_run_takes_out_the_scores_of_weights_that_are_no_more(folder: 
     evaluated = {"time": 1.0, "source": "evaluator", "kind": "evaluation", "text": ""}
     told = [{**evaluated, "values": {"version": version}} for version in (0, 3, 9)]
     told.insert(2, {**evaluated, "kind": "begun", "values": {}})
-    talks = [{"version": version, "messages": []} for version in (0, 3, 9)]
+    talks: list[dict[str, object]] = [{"version": version, "messages": []} for version in (0, 3, 9)]
     for name, objects in (("events.jsonl", told), ("transcripts.jsonl", talks)):
         whole = "".join(f"{json.dumps(each)}\n" for each in objects)
         (folder / name).write_text(whole + '{"ver')
