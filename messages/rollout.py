@@ -48,6 +48,8 @@ class EpisodeEnded(Message, kw_only=True):
     seconds: float = 0.0
     generation: NonNegative | None = None
     """`ChatReply.generation` of the last reply that the agent received; None: it cannot tell."""
+    received: tuple[NonNegative, ...] = ()
+    """Those of all replies that it received; empty: it cannot tell."""
 
 
 class TrajectoryLost(Message, kw_only=True):

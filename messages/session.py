@@ -74,6 +74,22 @@ class ChatTurn(Message, kw_only=True):
     adapter: str = ""
     """Name of the adapter to sample this reply under; empty: the policy itself. Refused where a row
     of the session may be trained: such a reply is not the policy's."""
+    number: NonNegative = 0
+    """Of this question among those of its asker, for `ClientGone`; 0: it is not given up."""
+
+
+class ClientGone(Message, kw_only=True):
+    """Nobody waits for the reply to this `ChatTurn` any more: it is stopped, if it is not over.
+
+    A reply that crosses this word is the session's all the same; that it was not received, the
+    verdict tells.
+    """
+
+    trajectory_id: str
+    number: Positive
+    """`ChatTurn.number`."""
+    reason: str
+    """Why not."""
 
 
 class ChatReply(Message, kw_only=True):
@@ -122,13 +138,20 @@ class ConversationAsked(Message, kw_only=True):
     attempt: NonNegative
     known: NonNegative = 0
     """`ChatReply.generation` of the newest reply that the asker has; 0: none."""
+    received: tuple[NonNegative, ...] = ()
+    """Those of all replies that it has."""
 
 
 class ConversationTold(Message, kw_only=True):
-    """Answer to `ConversationAsked`: the newest conversation of the session."""
+    """Answer to `ConversationAsked`: the newest conversation of the session.
+
+    Replies that neither the asker nor a client of the session's door has received are none of it.
+    """
 
     generation: NonNegative = 0
     """Number of its newest reply; 0: there is none."""
+    received: tuple[NonNegative, ...] = ()
+    """Numbers of the replies that clients of the session's own door have received."""
     num_turns: NonNegative = 0
     """Replies of the session."""
     messages: list[ChatMessage] = []
@@ -155,6 +178,9 @@ class FinishTrajectory(Message, kw_only=True):
     generation: NonNegative | None = None
     """The last reply that the reward has seen. Later turns are cut off; when its own turn was tried
     again since, there is no row to deliver. None: the reward is of whatever is there."""
+    received: tuple[NonNegative, ...] = ()
+    """Every reply that was received. Others are cut off, unless one of these continues them; empty:
+    the agent cannot tell."""
     limit: str = ""
     """Bound that ended the episode, when the session cannot know it (`seconds_max`)."""
 
@@ -209,6 +235,7 @@ class ConversationsRefused(Message, kw_only=True):
 SessionInbox: TypeAlias = (
     OpenSessions
     | ChatTurn
+    | ClientGone
     | GeneratedPart
     | ConversationAsked
     | FinishTrajectory

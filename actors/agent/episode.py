@@ -50,8 +50,8 @@ class Record:
 
     num_turns: int = 0
     """Replies of the model."""
-    generation: int = 0
-    """Number, in its session, of the reply that was asked for last of those that came."""
+    received: set[int] = field(default_factory=set)
+    """Numbers, in its session, of the replies that came."""
     limit: str = ""
     """The bound that refused the newest request; empty when it was served."""
     was_cut_off: bool = False
@@ -68,10 +68,18 @@ class Record:
     bad_report: str = ""
     """Why a report cannot be used."""
 
+    @property
+    def generation(self) -> int:
+        """Number of the reply that was asked for last of those that came; 0: none did."""
+        return max(self.received, default=0)
+
     def complete(self, told: ConversationTold) -> None:
         """Its session has an HTTP door: what was said through that counts as what was said here."""
-        if told.generation > self.generation:
-            self.generation, self.conversation = told.generation, told.messages
+        is_newer = told.generation > self.generation
+        self.received.update(told.received)
+        if is_newer:
+            self.received.add(told.generation)
+            self.conversation = told.messages
             self.num_turns, self.was_cut_off = told.num_turns, False
             self.service_fault = self.limit = ""
         self.service_fault = self.service_fault or told.fault
@@ -141,30 +149,8 @@ class Episode:
             ServiceFailed: session or engine failed.
             EpisodeStopped: the run stopped this episode.
         """
-        record = self.record
-        turn = ChatTurn(
-            trajectory_id=self.trajectory_id,
-            messages=list(messages),
-            tools=list(self.prompt.tools if tools is None else tools),
-            tokens_max=tokens_max,
-            attempt=self.attempt,
-            adapter=adapter,
-        )
-        try:
-            answer = await self._line.ask(turn, parts)
-        except ServiceFailed as fault:
-            record.service_fault = str(fault)
-            raise
-        if isinstance(answer, ChatRefused):
-            raise self._refused(answer)
-        assert isinstance(answer, ChatReply), f"a session answered a chat with {answer}"
-        record.num_turns += 1
-        record.generation = max(record.generation, answer.generation)
-        # A refused request that was made shorter, or whose turn was tried again, ended nothing.
-        record.service_fault = record.limit = ""
-        record.was_cut_off = answer.finish_reason is FinishReason.LENGTH
-        record.conversation = [*turn.messages, answer.message]
-        return read_reply(answer)
+        turn = self._turn(messages, tools, tokens_max, adapter)
+        return self._receive(turn, await self._ask(turn, parts))
 
     async def stream(
         self,
@@ -189,9 +175,8 @@ class Episode:
             As `chat`.
         """
         parts = Parts()
-        chat = asyncio.create_task(
-            self.chat(messages, tools=tools, tokens_max=tokens_max, adapter=adapter, parts=parts)
-        )
+        turn = self._turn(messages, tools, tokens_max, adapter)
+        chat = asyncio.create_task(self._ask(turn, parts))
         chat.add_done_callback(_consume)
         try:
             while not chat.done():
@@ -202,10 +187,11 @@ class Episode:
                     changed.cancel()  # also when the episode is stopped
                 if parts.changed.is_set():
                     yield parts.take_part()
-            reply = chat.result()
+            answer = chat.result()
             if parts.changed.is_set():
                 yield parts.take_part()
-            yield reply
+            # Not before: who leaves with a part has not received the reply, and it is not judged.
+            yield self._receive(turn, answer)
         finally:
             chat.cancel()
 
@@ -242,6 +228,44 @@ class Episode:
             raise
         self._line.reported(record)
 
+    def _turn(
+        self,
+        messages: Sequence[ChatMessage],
+        tools: Sequence[dict[str, Any]] | None,
+        tokens_max: int | None,
+        adapter: str,
+    ) -> ChatTurn:
+        return ChatTurn(
+            trajectory_id=self.trajectory_id,
+            messages=list(messages),
+            tools=list(self.prompt.tools if tools is None else tools),
+            tokens_max=tokens_max,
+            attempt=self.attempt,
+            adapter=adapter,
+        )
+
+    async def _ask(self, turn: ChatTurn, parts: Parts | None) -> ChatReply:
+        try:
+            answer = await self._line.ask(turn, parts)
+        except ServiceFailed as fault:
+            self.record.service_fault = str(fault)
+            raise
+        if isinstance(answer, ChatRefused):
+            raise self._refused(answer)
+        assert isinstance(answer, ChatReply), f"a session answered a chat with {answer}"
+        return answer
+
+    def _receive(self, turn: ChatTurn, answer: ChatReply) -> Reply:
+        record = self.record
+        record.num_turns += 1
+        if answer.generation:
+            record.received.add(answer.generation)
+        # A refused request that was made shorter, or whose turn was tried again, ended nothing.
+        record.service_fault = record.limit = ""
+        record.was_cut_off = answer.finish_reason is FinishReason.LENGTH
+        record.conversation = [*turn.messages, answer.message]
+        return read_reply(answer)
+
     def _refused(self, refused: ChatRefused) -> ChatError:
         record = self.record
         match refused.kind:
@@ -258,7 +282,7 @@ class Episode:
                 return RequestRefused(kind, refused.reason)
 
 
-def _consume(chat: asyncio.Task[Reply]) -> None:
+def _consume(chat: asyncio.Task[ChatReply]) -> None:
     # Nobody reads on, and then how the chat ended is no news: the record has it.
     if not chat.cancelled():
         chat.exception()

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from typing import TYPE_CHECKING, Final, Protocol
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from msgspec.structs import replace
 
@@ -28,8 +29,13 @@ from milepost.actors.agent.reward import (
     RewardResult,
     await_result,
 )
-from milepost.messages.bus import Unanswered
-from milepost.messages.session import ChatRefused, ConversationAsked, ConversationTold
+from milepost.messages.bus import BusClosed, Unanswered
+from milepost.messages.session import (
+    ChatRefused,
+    ClientGone,
+    ConversationAsked,
+    ConversationTold,
+)
 from milepost.messages.shared import Status
 
 if TYPE_CHECKING:
@@ -58,6 +64,10 @@ class Asks(Protocol):
     """What an episode needs of the bus."""
 
     def ask(self, to: str, message: Message, *, deadline_s: float) -> asyncio.Future[Incoming]:
+        """As of `Bus`."""
+        ...
+
+    def tell(self, to: str, message: Message, *, deadline_s: float) -> asyncio.Future[None]:
         """As of `Bus`."""
         ...
 
@@ -167,7 +177,10 @@ class Episodes:
     async def _ask_conversation(self, order: RunEpisode, record: Record) -> None:
         """Its session has an HTTP door: what was said through it, the session alone knows."""
         asked = ConversationAsked(
-            trajectory_id=order.trajectory_id, attempt=order.attempt, known=record.generation
+            trajectory_id=order.trajectory_id,
+            attempt=order.attempt,
+            known=record.generation,
+            received=tuple(sorted(record.received)),
         )
         try:
             answer = (await self._bus.ask(order.session, asked, deadline_s=CONVERSATION_S)).message
@@ -238,17 +251,21 @@ def _reward_input(episode: Episode, ending: Ending) -> RewardInput:
 
 
 class Streams:
-    """Replies that somebody on this host reads while they are sampled, by name."""
+    """Replies that somebody on this host waits for, by number; those read meanwhile, by name."""
 
     def __init__(self) -> None:
         self._open: dict[str, tuple[Parts, int]] = {}
         """Where parts go, and the number of the next one."""
         self._serial = 0
 
-    def open(self, parts: Parts) -> str:
-        """Name of one more."""
+    def number(self) -> int:
+        """Of one more reply."""
         self._serial += 1
-        name = str(self._serial)
+        return self._serial
+
+    def open(self, number: int, parts: Parts) -> str:
+        """Name under which the parts of this reply come."""
+        name = str(number)
         self._open[name] = parts, 1
         return name
 
@@ -291,8 +308,9 @@ class BusLine:
         session = self._order.session
         if self._closed:
             raise ServiceFailed(f"episode {self._order.trajectory_id} is over")
-        stream = self._streams.open(parts) if parts is not None else ""
-        turn = replace(turn, stream=stream)
+        number = self._streams.number()
+        stream = self._streams.open(number, parts) if parts is not None else ""
+        turn = replace(turn, stream=stream, number=number)
         deadline_s = max(MARGIN_S, self._ends_s - time.monotonic())
         asked = self._bus.ask(session, turn, deadline_s=deadline_s)
         asked.add_done_callback(_consume)
@@ -301,10 +319,24 @@ class BusLine:
             answer = await asyncio.shield(asked)
         except Unanswered as error:
             raise ServiceFailed(f"{session} did not answer: {error}") from error
+        except asyncio.CancelledError:
+            if not asked.done():
+                self._give_up(number)
+            raise
         finally:
             self._streams.close(stream)
         self.on_answer()
         return answer.message
+
+    def _give_up(self, number: int) -> None:
+        """The agent waits no more: what is sampled on would be waste, and hold an engine."""
+        order = self._order
+        gone = ClientGone(
+            trajectory_id=order.trajectory_id, number=number, reason="its agent waits no more"
+        )
+        with suppress(BusClosed):
+            told = self._bus.tell(order.session, gone, deadline_s=MARGIN_S)
+            told.add_done_callback(_consume)
 
     def reported(self, record: Record) -> None:
         """Whoever judges has the record itself."""
@@ -318,7 +350,7 @@ def _nothing() -> None:
     pass
 
 
-def _consume(asked: asyncio.Future[Incoming]) -> None:
+def _consume(asked: asyncio.Future[Any]) -> None:
     # Nobody may be waiting any more, and an answer that never came is then no news.
     if not asked.cancelled():
         asked.exception()

@@ -140,4 +140,5 @@ def judge(
         num_turns=record.num_turns,
         seconds=seconds,
         generation=record.generation or None,
+        received=tuple(sorted(record.received)),
     )

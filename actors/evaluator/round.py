@@ -181,6 +181,7 @@ class Round:
                 reward=ended.reward,
                 metrics=ended.metrics,
                 generation=ended.generation,
+                received=ended.received,
                 limit=ended.cause if ended.status is Status.TRUNCATED else "",
             )
             key = f"finish/{ended.trajectory_id}/{ended.attempt}"

@@ -87,6 +87,7 @@ class Verdicts:
             reward=reward,
             metrics=ended.metrics,
             generation=ended.generation,
+            received=ended.received,
             limit=ended.cause if ended.status is Status.TRUNCATED else "",
         )
         return Ask(group.session, verdict, key)

@@ -17,17 +17,28 @@ DEPTH_MAX: Final = 16
 
 
 def told(session: Session, asked: ConversationAsked) -> ConversationTold:
-    """The newest branch: its messages, unless the asker has its newest reply already."""
-    branches = session.record.branches()
-    if not branches:
+    """All up to the newest reply that somebody received, unless the asker has that already.
+
+    A reply that was written to nobody may be the newest: its client had closed its connection.
+    """
+    received = session.heard.union(asked.received)
+    places = {
+        number: (branch, place)
+        for branch in session.record.branches()
+        for place, number in enumerate(branch.path)
+        if number in received
+    }
+    if not places:
         return ConversationTold(limit=session.refused_by, fault=session.fault)
-    newest = branches[-1]
-    generation = newest.path[-1]
+    generation = max(places)
+    branch, place = places[generation]
+    said = [] if generation == asked.known else branch.messages[: branch.ends[place]]
     return ConversationTold(
         generation=generation,
-        num_turns=session.record.num_turns,
-        messages=[] if generation == asked.known else [_carried(one) for one in newest.messages],
-        limit=session.refused_by or newest.cut_by,
+        received=tuple(sorted(session.heard)),
+        num_turns=len(places),
+        messages=[_carried(one) for one in said],
+        limit=session.refused_by or (branch.cut_by if generation == branch.path[-1] else ""),
         fault=session.fault,
     )
 

@@ -1,8 +1,8 @@
 """The session actor: the one authority on tokens.
 
 Owns: the token row and history of every open conversation.
-Receives: OpenSessions, ChatTurn, FinishTrajectory, AbandonTrajectory, ImportConversations,
-    GeneratedPart, ConversationAsked, VersionPublished, PeerRestarted, Drain.
+Receives: OpenSessions, ChatTurn, ClientGone, FinishTrajectory, AbandonTrajectory,
+    ImportConversations, GeneratedPart, ConversationAsked, VersionPublished, PeerRestarted, Drain.
     Through the HTTP door: DoorTurn, ClientGone, OpenSessions, AbandonTrajectory.
 Sends: Generate, AbortRequests and ForgetSessions to engines; TrajectoryFinished or
     TrajectoriesFinished to the destination; TrajectoryLost to who gave the verdict.
@@ -41,7 +41,6 @@ from milepost.actors.effects import (
 )
 from milepost.actors.session import conversation
 from milepost.actors.session.desk import Desk
-from milepost.actors.session.doors import ClientGone
 from milepost.actors.session.endings import Endings
 from milepost.actors.session.imports import Imports
 from milepost.actors.session.refusal import TurnRefused
@@ -50,6 +49,7 @@ from milepost.actors.session.turns import Turns
 from milepost.messages.session import (
     AbandonTrajectory,
     ChatTurn,
+    ClientGone,
     ConversationAsked,
     FinishTrajectory,
     GeneratedPart,
@@ -132,10 +132,9 @@ class SessionCore:
                 return self._chat(message, _asked(event), now_s)
             case GeneratedPart():
                 return self._turns.part(message)
-            case ClientGone(trajectory_id=name, message_id=message_id, reason=reason):
+            case ClientGone(trajectory_id=name):
                 known = self._sessions.get(name)
-                asked = Request(event.source, message_id)
-                return self._turns.client_gone(known, asked, reason) if known else []
+                return self._turns.client_gone(known, event.source, message) if known else []
             case OpenSessions():
                 return self._open(message, event.source, _asked(event), now_s)
             case ConversationAsked():

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Final
 
 from milepost.actors.effects import Work
 from milepost.messages.session import ChatTurn
-from milepost.messages.shared import Message
 
 if TYPE_CHECKING:
     from milepost.actors.effects import Request
@@ -23,15 +22,6 @@ DOOR: Final = "@http"
 
 class DoorTurn(ChatTurn, kw_only=True):
     """A chat turn of a client of the door; with any `stream` the parts are the door's."""
-
-
-class ClientGone(Message, kw_only=True):
-    """Nobody waits for the answer to this request any more."""
-
-    trajectory_id: str
-    message_id: int
-    reason: str
-    """Why not."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -105,7 +105,8 @@ class Endings:
     def _cut_unseen(self, session: Session, verdict: FinishTrajectory) -> str:
         """Cut off turns that the reward has not seen; why that is not possible, if it is not.
 
-        A turn commits when its reply is whole; the agent may have given up waiting just then.
+        A turn commits when its reply is whole; the agent may have given up waiting just then, and
+        gone on with another branch.
         """
         if verdict.generation is None:
             return ""
@@ -115,6 +116,8 @@ class Endings:
             record.cut_after(verdict.generation)
         except ValueError as error:
             return str(error)
+        if verdict.received:
+            record.keep_received(frozenset(verdict.received))
         if turns == record.num_turns:
             return ""
         counters.turns_cut += turns - record.num_turns

@@ -14,7 +14,7 @@ from msgspec import Struct
 from milepost.actors.session.row import TokenRow
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
     import numpy as np
     from numpy.typing import NDArray
@@ -131,6 +131,13 @@ class Record(Protocol):
         """
         ...
 
+    def keep_received(self, numbers: Collection[int]) -> None:
+        """Forget replies that nobody received, unless one of these turns continues them.
+
+        Of turns up to the newest of these; nothing can be committed after that.
+        """
+        ...
+
     def branches(self) -> list[Branch]:
         """Every conversation that can be trained; costs their tokens."""
         ...
@@ -227,6 +234,9 @@ class LinearRecord:
             del self._numbers[kept:]
             # A reply that was cut off cannot be continued, so the one that is now last was not.
             self._cut_by = ""
+
+    def keep_received(self, numbers: Collection[int]) -> None:
+        """Nothing: who asked for a later turn has repeated the replies before it."""
 
     def branches(self) -> list[Branch]:
         """The one there is."""

@@ -47,6 +47,8 @@ class Flight:
     tokens_max: int | None
     """The client's own bound of the reply."""
     since_s: float
+    number: int = 0
+    """Under which its asker gives it up; 0: it does not."""
     stage: Stage = Stage.RENDER
     text: bytes = b""
     """Name of the text to render."""
@@ -115,6 +117,8 @@ class Session:
     fault: str = ""
     """Why a turn could not be served, likewise."""
     ending: Ending | None = None
+    heard: set[int] = field(default_factory=set)
+    """Numbers of the replies that were written to clients of the HTTP door."""
 
     @property
     def is_free(self) -> bool:
@@ -207,7 +211,7 @@ class Counters:
     branch, or a stop token that its row went on without), `abandoned` with their session,
     `undelivered`, `evaluated` and `probed` (no waste, but not trained)."""
     clients_gone: int = 0
-    """Turns that were stopped because their client closed its connection."""
+    """Turns that were stopped because nobody waited for them any more."""
     trajectories_sent: int = 0
     rows: int = 0
     """Of trajectories that were assembled: more than trajectories when sessions branch."""

@@ -221,10 +221,20 @@ class TreeRecord:
     def cut_after(self, number: int) -> None:
         """Remove the nodes asked for after this one; what a node was added to came before it."""
         for late in sorted((each for each in self._nodes if each > number), reverse=True):
-            node = self._nodes.pop(late)
-            (node.parent.children if node.parent else self._roots).remove(node)
-            self.num_tokens -= node.length - (node.parent.length if node.parent else 0)
-            self.num_sampled_tokens -= len(node.turn.reply.token_ids)
+            self._remove(self._nodes[late])
+
+    def keep_received(self, numbers: Collection[int]) -> None:
+        """Remove the nodes that are neither of these nor on the path of one."""
+        for number in sorted(self._nodes, reverse=True):
+            node = self._nodes[number]
+            if number not in numbers and not node.children:
+                self._remove(node)
+
+    def _remove(self, node: Node) -> None:
+        del self._nodes[node.number]
+        (node.parent.children if node.parent else self._roots).remove(node)
+        self.num_tokens -= node.length - (node.parent.length if node.parent else 0)
+        self.num_sampled_tokens -= len(node.turn.reply.token_ids)
 
     def branches(self) -> list[Branch]:
         """One for each leaf, in the order their last turns were asked for."""

@@ -31,7 +31,7 @@ from milepost.actors.session.validation import check_messages, check_tools
 from milepost.actors.session.work import ReadReply, Refusal, RenderText, read_reply, render
 from milepost.configs.seeds import derive_seed
 from milepost.messages.engine import AbortRequests, Generate, Generated, GenerateRefused
-from milepost.messages.session import ChatTurn, GeneratedPart
+from milepost.messages.session import ChatTurn, ClientGone, GeneratedPart
 from milepost.messages.shared import FinishReason, Message
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ class Turns:
                 limit="turns_max",
             )
         flight = Flight(request, session.epoch + 1, plan, turn.tokens_max, now_s)
-        flight.stream_name, flight.adapter = turn.stream, turn.adapter
+        flight.number, flight.stream_name, flight.adapter = turn.number, turn.stream, turn.adapter
         return flight
 
     def _refusal(self, session: Session | None, request: Request, refused: TurnRefused) -> Effect:
@@ -316,12 +316,12 @@ class Turns:
             return self._stop(session, flight, refused)
         return tell_part(flight, deltas)
 
-    def client_gone(self, session: Session, request: Request, reason: str) -> list[Effect]:
+    def client_gone(self, session: Session, source: str, gone: ClientGone) -> list[Effect]:
         """Nobody waits for this turn any more: sampling on would be waste."""
         for flight in session.flights.values():
-            if flight.request == request:
+            if (flight.request.source, flight.number) == (source, gone.number):
                 self.desk.counters.clients_gone += 1
-                return self._stop(session, flight, TurnRefused("closed", reason))
+                return self._stop(session, flight, TurnRefused("closed", gone.reason))
         return []
 
     # ---- read and commit -----------------------------------------------------------------

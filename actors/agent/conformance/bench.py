@@ -70,6 +70,10 @@ class Session(Protocol):
         """As of `Bus`."""
         ...
 
+    def tell(self, to: str, message: Message, *, deadline_s: float) -> asyncio.Future[None]:
+        """As of `Bus`."""
+        ...
+
 
 @dataclass(slots=True)
 class Bench:

@@ -104,6 +104,13 @@ class ScriptedSession:
         loop.call_soon(_give, future, incoming)
         return future
 
+    def tell(self, to: str, message: Message, *, deadline_s: float) -> asyncio.Future[None]:
+        """As of `Bus`; an answer that nobody waits for changes nothing here."""
+        del to, message, deadline_s
+        taken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        taken.set_result(None)
+        return taken
+
     def _answer(self, conversation: Conversation, turn: ChatTurn) -> Message | None:
         conversation.requests.append(turn)
         history = self._histories[turn.trajectory_id]

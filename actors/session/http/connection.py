@@ -7,6 +7,7 @@ the request that waits to write on. After `write_s` it is cut off, by name.
 from __future__ import annotations
 
 import logging
+import select
 import socket
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -26,6 +27,8 @@ log = logging.getLogger(__name__)
 
 GONE: Final = "its client closed the connection"
 TOLD_CHARS_MAX: Final = 200
+CLOSED: Final = getattr(select, "POLLRDHUP", 0)
+"""Said of a socket whose other end was closed; a broken one is told of in any case."""
 FULL: Final = (
     b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\nConnection: close\r\n"
     b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n%s"
@@ -136,6 +139,19 @@ def why_gone(request: web.BaseRequest) -> str:
     """Why nobody waits for the answer to this request any more."""
     protocol = request.protocol
     return protocol.why_gone if isinstance(protocol, Connection) else GONE
+
+
+def has_left(request: web.BaseRequest) -> bool:
+    """Whether its client closed the connection, also when the event loop has not heard of it yet.
+
+    What is written to such a connection is taken by the kernel all the same.
+    """
+    transport = request.transport
+    if transport is None or transport.is_closing():
+        return True
+    poll = select.poll()
+    poll.register(transport.get_extra_info("socket").fileno(), CLOSED)
+    return bool(poll.poll(0))
 
 
 def probe(listener: socket.socket) -> None:

@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from milepost.actors.effects import Effect, Received, Reply, Request
-from milepost.actors.session.doors import DOOR, ClientGone, DoorTurn, StreamReply
+from milepost.actors.session.doors import DOOR, DoorTurn, StreamReply
 from milepost.actors.session.families import ReplyDelta
+from milepost.messages.session import ClientGone
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -78,8 +79,7 @@ class Door:
     def gone(self, exchange: Exchange, turn: DoorTurn, reason: str) -> None:
         """Nobody waits for this request any more; nothing happens when it was answered."""
         if self._open.pop(exchange.request, None) is not None:
-            name, message_id = turn.trajectory_id, exchange.request.message_id
-            word = ClientGone(trajectory_id=name, message_id=message_id, reason=reason)
+            word = ClientGone(trajectory_id=turn.trajectory_id, number=turn.number, reason=reason)
             self._feed(Received(DOOR, word))
 
     def take_out(self, effects: list[Effect]) -> list[Effect]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Final
 from weakref import WeakKeyDictionary
 
@@ -14,7 +15,7 @@ from milepost.actors.session.doors import DoorTurn
 from milepost.actors.session.http.answers import fault_of, refusal
 from milepost.actors.session.http.anthropic_messages import AnthropicMessages
 from milepost.actors.session.http.chat_completions import ChatCompletions
-from milepost.actors.session.http.connection import why_gone
+from milepost.actors.session.http.connection import has_left, why_gone
 from milepost.actors.session.http.continued import Kept
 from milepost.actors.session.http.dialect import About, Reading
 from milepost.actors.session.http.fields import Fields
@@ -102,6 +103,7 @@ class Chats:
             return refusal(dialect, TurnRefused("bad_request", _BEGUN).message())
         # A reply may take minutes, and a long history need not wait for it.
         del body
+        self._serial += 1
         turn = DoorTurn(
             trajectory_id=spec.trajectory_id,
             messages=asked.messages,
@@ -110,8 +112,8 @@ class Chats:
             attempt=spec.attempt,
             stream="http" if asked.stream else "",
             adapter=self._models.adapter_of(asked.model),
+            number=self._serial,
         )
-        self._serial += 1
         serial = f"{spec.trajectory_id.replace('.', '_')}_{spec.attempt}_{self._serial}"
         about = About(serial, time.time(), session.record.num_tokens, asked)
         exchange = self._door.ask(turn)
@@ -124,7 +126,8 @@ class Chats:
             self._door.gone(exchange, turn, why_gone(request))
         if isinstance(answer, ChatReply):
             self._answered(session, path, answer, about)
-            return Whole(dialect.reply(answer, about))
+            received = partial(session.heard.add, answer.generation)
+            return Whole(dialect.reply(answer, about), received)
         return refusal(dialect, answer)
 
     def read(self, session: Session, path: str, body: Sequence[bytes]) -> Asked:
@@ -192,6 +195,9 @@ class Chats:
             pieces.append(writer.end(answer))
         else:
             pieces.append(writer.fault(fault_of(answer)))
+        is_there = not has_left(request)
         await response.write(b"".join(pieces))
+        if isinstance(answer, ChatReply) and is_there:
+            session.heard.add(answer.generation)
         await response.write_eof()
         return response

@@ -14,8 +14,11 @@ from aiohttp import HttpVersion10, HttpVersion11, web
 from aiohttp.http import SERVER_SOFTWARE
 
 from milepost.actors.session.http.answers import JSON
+from milepost.actors.session.http.connection import has_left
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from aiohttp.abc import AbstractStreamWriter
 
 _HEAD: Final = (
@@ -27,11 +30,17 @@ _STAYS: Final = "Connection: keep-alive\r\n"
 
 
 class Whole(web.StreamResponse):
-    """Status 200 and this JSON, for a request that is no HEAD."""
+    """Status 200 and this JSON, for a request that is no HEAD.
 
-    def __init__(self, body: bytes) -> None:
+    Args:
+        body: JSON.
+        received: called when it was written to a client that is there.
+    """
+
+    def __init__(self, body: bytes, received: Callable[[], None]) -> None:
         super().__init__()
         self._whole = body
+        self._received = received
         self._stays = False
 
     @property
@@ -52,8 +61,10 @@ class Whole(web.StreamResponse):
         elif self._stays and version == HttpVersion10:
             said = _STAYS
         head = _HEAD % (*version, len(self._whole), _date(int(time.time())), said)
-        writer = request.writer
+        writer, is_there = request.writer, not has_left(request)
         await writer.write_eof(head.encode("ascii") + self._whole)
+        if is_there:
+            self._received()
         return writer
 
     async def write_eof(self, data: bytes = b"") -> None:

@@ -76,11 +76,12 @@ class ScriptedLine:
 
 
 class FakeBus:
-    """The one method of the bus that episodes use. `answer` decides, or leaves a future open."""
+    """What episodes use of the bus. `answer` decides, or leaves a future open."""
 
     def __init__(self, answer: Callable[[Message], Message | BaseException | None]) -> None:
         self._answer = answer
         self.asked: list[tuple[str, Message, float]] = []
+        self.told: list[Message] = []
         self.futures: list[asyncio.Future[Incoming]] = []
         self.on_ask = asyncio.Event()
 
@@ -96,3 +97,12 @@ class FakeBus:
         elif answer is not None:
             future.set_result(Incoming(to, 0, len(self.asked), 0, answer))
         return future
+
+    def tell(self, to: str, message: Message, *, deadline_s: float) -> asyncio.Future[None]:
+        """As of `Bus`."""
+        assert to == "session-0", to
+        del deadline_s
+        self.told.append(message)
+        taken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        taken.set_result(None)
+        return taken

@@ -73,6 +73,8 @@ class Play:
                 attempt=episode.attempt,
                 status=Status.COMPLETED,
                 reward=1.0,
+                generation=3,
+                received=(1, 3),
             )
             self.feed(Received(tell.to, ended))
         return self.take_all(FinishTrajectory)
@@ -88,6 +90,12 @@ class Play:
         running = self.core.round
         tallies = running.tallies.values() if running else ()
         return [each.reward for tally in tallies for each in tally.outcomes]
+
+
+def test_a_session_hears_which_replies_its_verdict_has_seen() -> None:
+    """It holds others, too, where an agent waited no more for one and went on."""
+    verdicts = [ask.message for ask in Play().open_and_end()]
+    assert {(each.generation, each.received) for each in verdicts} == {(3, (1, 3))}
 
 
 def test_the_row_of_an_attempt_that_was_given_up_is_no_outcome_of_the_next() -> None:

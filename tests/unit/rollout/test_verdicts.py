@@ -172,6 +172,25 @@ def test_a_session_that_lost_the_row_says_so_in_its_answer() -> None:
     assert play.running() == [("g0000000.0", 1)]
 
 
+def test_a_session_hears_which_replies_its_verdict_has_seen() -> None:
+    """It holds others, too, where an agent waited no more for one and went on."""
+    play = roomy()
+    play.running()
+    play.answers = False
+    ended = EpisodeEnded(
+        trajectory_id="g0000000.0",
+        attempt=0,
+        status=Status.COMPLETED,
+        reward=1.0,
+        generation=3,
+        received=(1, 3),
+    )
+    play.hear("agent-0", ended)
+    ((_, ask),) = play.asked.items()
+    assert isinstance(ask.message, FinishTrajectory)
+    assert (ask.message.generation, ask.message.received) == (3, (1, 3))
+
+
 def test_agents_come_and_go() -> None:
     """Work goes to the host with the largest free share; a leaving host's episodes go out again."""
     play = Play(settings(agents={"agent-0": 1}, in_flight_max=8)).begin(granted=6)

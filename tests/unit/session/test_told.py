@@ -39,7 +39,13 @@ def sampled(game: Play, start: int, end: int) -> None:
 
 
 def ask(game: Play, *, attempt: int = 0, known: int = 0, name: str = "g.0") -> Any:
-    asked = ConversationAsked(trajectory_id=name, attempt=attempt, known=known)
+    replies = [each for each in game.replies.values() if isinstance(each, ChatReply)]
+    asked = ConversationAsked(
+        trajectory_id=name,
+        attempt=attempt,
+        known=known,
+        received=tuple(reply.generation for reply in replies),
+    )
     return game.replies[game.ask(asked)]
 
 
@@ -108,6 +114,19 @@ def test_of_a_tree_the_newest_branch_is_told() -> None:
     other = [{"role": "user", "content": "and of amy?"}]
     second = game.turn(other, "two")
     assert ask(game).messages == [*other, second]
+
+
+def test_what_nobody_received_is_not_told() -> None:
+    """A reward function would judge words that the agent never read."""
+    game = play(tree=TreeConfig())
+    game.open()
+    first = game.turn([QUESTION], "one")
+    game.turn([QUESTION, first, {"role": "user", "content": "more"}], "two")
+    game.turn([QUESTION], "three")
+    asked = ConversationAsked(trajectory_id="g.0", attempt=0, received=(1,))
+    told: Any = game.replies[game.ask(asked)]
+    assert (told.generation, told.received, told.num_turns) == (1, (), 1)
+    assert told.messages == [QUESTION, first]
 
 
 def test_what_the_bus_cannot_carry_ends_nobody_s_conversation() -> None:

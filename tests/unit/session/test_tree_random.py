@@ -11,7 +11,7 @@ from unit.session.kit import QUESTION, ROUTES, Play, ids, play, reply_to
 from milepost.actors.effects import Answered, Unanswered, Woken
 from milepost.configs.actors import TreeConfig
 from milepost.messages.engine import GenerateRefused
-from milepost.messages.session import ChatReply
+from milepost.messages.session import ChatReply, ChatTurn, ClientGone
 from milepost.messages.shared import FinishReason
 from milepost.messages.supervisor import PeerRestarted
 from milepost.messages.trajectory import Trajectory
@@ -45,9 +45,8 @@ class Harness:
         self.asked[self.chat(messages, source)] = messages
 
     def chat(self, messages: list[dict[str, Any]], source: str) -> Any:
-        from milepost.messages.session import ChatTurn
-
-        turn = ChatTurn(trajectory_id="g.0", messages=messages, tools=[])
+        number = len(self.asked) + 1
+        turn = ChatTurn(trajectory_id="g.0", messages=messages, tools=[], number=number)
         return self.game.ask(turn, source)
 
     def engine(self, action: str, place: int, word: str) -> None:
@@ -88,8 +87,8 @@ class Harness:
         if not flights:
             return
         flight = flights[place % len(flights)]
-        self.game.feed(self.game.core._turns.client_gone(session, flight.request, "gone"))
-        self.game.core.validate()
+        gone = ClientGone(trajectory_id="g.0", number=flight.number, reason="gone")
+        self.game.tell(gone, flight.request.source)
         assert len(session.flights) == len(flights) - 1
 
 

@@ -8,12 +8,22 @@ from __future__ import annotations
 
 from typing import Any
 
-from unit.session.kit import CALL_TEXT, QUESTION, Play, play, tool_result
+from unit.session.kit import (
+    CALL_TEXT,
+    QUESTION,
+    Play,
+    aborts,
+    play,
+    refused,
+    text_of,
+    tool_result,
+)
 
 from milepost.actors.arrays import from_bulk
+from milepost.configs.actors import TreeConfig
 from milepost.messages.buffer import TokensAccounted
 from milepost.messages.rollout import TrajectoryLost
-from milepost.messages.session import ChatReply
+from milepost.messages.session import ChatReply, ClientGone, TrajectorySent
 from milepost.messages.shared import FinishReason
 from milepost.messages.trainer import VersionPublished
 
@@ -64,6 +74,64 @@ def test_a_turn_that_was_tried_again_unseen_is_lost_by_name() -> None:
     assert lost.cause == (
         "the verdict is of reply 2, whose turn was tried again since: the row holds replies [1, 3]"
     )
+
+
+def branching() -> tuple[Play, dict[str, Any]]:
+    """A tree session with one reply to each of these, asked for in this order."""
+    game = play(tree=TreeConfig())
+    game.open()
+    words = ("sub agent", "main", "title")
+    said = {word: game.turn([{"role": "user", "content": word}], f"{word} says") for word in words}
+    return game, said
+
+
+def test_of_a_tree_replies_that_nobody_received_are_cut_off_wherever_they_stand() -> None:
+    """An agent gave one chat up and went on with others: their rewards never saw its reply."""
+    game, said = branching()
+    request = game.finish(generation=3, received=(2, 3))
+    delivered = game.take()
+    rows = [delivered.trajectory, *delivered.others]
+    assert [row.metadata["turns"] for row in rows] == [[2], [3]]
+    assert not any(said["sub agent"]["content"] in text_of(row.token_ids) for row in rows)
+    assert game.core.statistics()["turns_cut"] == 1
+    assert game.desk.counters.accounts.keys() == {"unseen"}
+    sent = game.replies[request]
+    assert isinstance(sent, TrajectorySent)
+    assert sent.num_sampled_tokens == sum(row.num_sampled_tokens for row in rows)
+
+
+def test_of_a_tree_an_unreceived_reply_that_was_continued_stays() -> None:
+    """Who continues it has repeated it word by word, wherever it had it from."""
+    game, said = branching()
+    first = {"role": "user", "content": "sub agent"}
+    game.turn([first, said["sub agent"], {"role": "user", "content": "go on"}], "more")
+    game.finish(generation=4, received=(2, 4))
+    delivered = game.take()
+    rows = [delivered.trajectory, *delivered.others]
+    assert [row.metadata["turns"] for row in rows] == [[2], [1, 4]]
+
+
+def test_a_verdict_that_cannot_tell_what_was_received_keeps_all_up_to_its_reply() -> None:
+    game, _ = branching()
+    game.finish(generation=2)
+    assert len(game.take().others) == 1
+
+
+def test_an_agent_that_waits_no_more_stops_its_own_turn() -> None:
+    """Over the bus as through the door: the engine would sample on to the end for nobody."""
+    game = play(tree=TreeConfig())
+    game.open()
+    given_up = game.chat([QUESTION], number=1)
+    kept = game.chat([QUESTION], number=2)
+    gone = ClientGone(trajectory_id="g.0", number=1, reason="its agent waits no more")
+    game.tell(gone, "agent-1")
+    assert given_up not in game.replies, "another asker's number"
+    game.tell(gone, "agent-0")
+    assert refused(game, given_up, "closed") == "its agent waits no more"
+    assert aborts(game) == ["g.0/0/1/1"]
+    del game.asks["generate/g.0/0/1/1"]
+    game.sample("cat")
+    assert isinstance(game.replies[kept], ChatReply)
 
 
 def test_where_tokens_ended_is_told_with_each_version_and_only_once() -> None:

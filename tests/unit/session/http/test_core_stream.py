@@ -20,9 +20,15 @@ from unit.session.kit import (
 from milepost.actors.arrays import to_bulk
 from milepost.actors.effects import Answered, Received, Request, Unanswered
 from milepost.actors.session.addresses import Addresses
-from milepost.actors.session.doors import DOOR, ClientGone, DoorTurn, StreamReply
+from milepost.actors.session.doors import DOOR, DoorTurn, StreamReply
 from milepost.messages.engine import AbortRequests
-from milepost.messages.session import ChatRefused, ChatReply, GeneratedPart, OpenSessions
+from milepost.messages.session import (
+    ChatRefused,
+    ChatReply,
+    ClientGone,
+    GeneratedPart,
+    OpenSessions,
+)
 from milepost.messages.shared import FinishReason
 
 TEXT = f"Let me look.\n{CALL_TEXT}"
@@ -50,7 +56,13 @@ class Door:
     def ask(self) -> Request:
         self._serial += 1
         request = Request(DOOR, self._serial)
-        turn = DoorTurn(trajectory_id="g.0", messages=[QUESTION], tools=[LOOKUP], stream="http")
+        turn = DoorTurn(
+            trajectory_id="g.0",
+            messages=[QUESTION],
+            tools=[LOOKUP],
+            stream="http",
+            number=self._serial,
+        )
         self.handle(Received(DOOR, turn, request))
         return request
 
@@ -149,10 +161,10 @@ def test_a_client_that_is_gone_stops_its_turn_and_nobody_elses() -> None:
     """What it asked for is aborted and counted; a newer turn of the session is not its business."""
     door = Door()
     first = door.ask()
-    door.handle(Received(DOOR, ClientGone(trajectory_id="g.0", message_id=99, reason="gone")))
+    door.handle(Received(DOOR, ClientGone(trajectory_id="g.0", number=99, reason="gone")))
     assert first not in door.game.replies
     door.handle(
-        Received(DOOR, ClientGone(trajectory_id="g.0", message_id=first.message_id, reason="gone"))
+        Received(DOOR, ClientGone(trajectory_id="g.0", number=first.message_id, reason="gone"))
     )
     aborts = [each.message for each in door.game.told if isinstance(each.message, AbortRequests)]
     assert len(aborts) == 1
@@ -160,7 +172,7 @@ def test_a_client_that_is_gone_stops_its_turn_and_nobody_elses() -> None:
     door.game.asks.clear()
     second = door.ask()
     door.handle(
-        Received(DOOR, ClientGone(trajectory_id="g.0", message_id=first.message_id, reason="gone"))
+        Received(DOOR, ClientGone(trajectory_id="g.0", number=first.message_id, reason="gone"))
     )
     door.sample()
     assert isinstance(door.game.replies[second], ChatReply)
