@@ -161,6 +161,8 @@ def keep(checkpoint: Path, folder: Path) -> None:
         growing.rename(folder)
     except OSError:
         # Another run was faster; what it kept is the same.
-        shutil.rmtree(growing, ignore_errors=True)
         if not folder.is_dir():
             raise
+    finally:
+        # Also of a copy that somebody interrupted: no other process has this name for its own.
+        shutil.rmtree(growing, ignore_errors=True)

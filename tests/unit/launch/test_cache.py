@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from pathlib import Path
 
@@ -128,6 +129,23 @@ def test_a_kept_checkpoint_is_a_copy_and_the_first_one_stays(tmp_path: Path) -> 
     keep(checkpoint, kept)
     assert (kept / "config.json").read_text(encoding="utf-8") == "first"
     assert [path.name for path in kept.parent.iterdir()] == ["w-1"]
+
+
+def test_a_copy_that_somebody_interrupts_leaves_no_half_of_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its name has the number of a process: nobody would ever write over it."""
+    checkpoint, kept = tmp_path / "hf", tmp_path / "cache" / "w-1"
+    checkpoint.mkdir()
+
+    def interrupted(_: Path, growing: Path) -> None:
+        growing.mkdir()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(shutil, "copytree", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        keep(checkpoint, kept)
+    assert list(kept.parent.iterdir()) == []
 
 
 def test_a_cache_that_cannot_be_written_is_told_before_the_work(tmp_path: Path) -> None:
