@@ -312,7 +312,7 @@ def _checkpoint(target: Target) -> Iterator[Fault]:
     faults_of: Any = import_module("milepost.actors.trainer.fsdp.checkpoint").checkpoint_faults
     folder, options = Path(target.path), target.options
     try:
-        found = list(faults_of(folder, Path(options["model"])))
+        found = list(faults_of(folder, Path(options["model"]), options["family"]))
     except Exception as error:  # noqa: BLE001 - torch and transformers read what anybody wrote
         what = f"comparing {folder} with the model raised {type(error).__name__}: {error}"
         yield Fault(what, f"see {_place(error)}")
@@ -321,10 +321,8 @@ def _checkpoint(target: Target) -> Iterator[Fault]:
         if is_damage:
             yield Fault(f"the newest checkpoint is damaged: {what}", options["earlier"])
         else:
-            remedy = f"the run to resume started from {options['started_from']}: set that again"
-            yield Fault(
-                f"{folder} is no checkpoint of this model: it {what}", remedy, "$.model.path"
-            )
+            told = f"{folder} is no checkpoint of this model: it {what}"
+            yield Fault(told, options["other_model"], "$.model.path")
 
 
 WITHOUT_CODE: Final[dict[str, Callable[[Target], Iterator[Fault]]]] = {

@@ -11,6 +11,7 @@ import msgspec
 from milepost.configs.load import load_topology
 from milepost.configs.problem import ConfigError, Problem
 from milepost.configs.resolved import read_resolved
+from milepost.configs.run import ModelConfig
 from milepost.configs.topology import Topology
 from milepost.supervisor.checkpoints import (
     META,
@@ -65,6 +66,8 @@ class _Meta(msgspec.Struct, frozen=True):
     """What matters here of meta.json."""
 
     step: int
+    tokenizer_hash: str | None = None
+    """None in one that says nothing of how text was read."""
 
 
 def resume_goes_on(subject: Subject) -> Iterator[Finding]:
@@ -129,7 +132,7 @@ def _something_to_do(
 
 
 def checkpoint_fits(subject: Subject) -> Iterator[Finding]:
-    """A trainer that refuses to go on when all else has started, for a file that is missing.
+    """A trainer that refuses to go on when all else has started; old weights, a new tokenizer.
 
     Torch alone can read what a checkpoint holds, so a child process does.
     """
@@ -139,15 +142,28 @@ def checkpoint_fits(subject: Subject) -> Iterator[Finding]:
     step = last_checkpoint(folder)
     if step is None or model is None or not model.path:
         return  # nothing to go on from, or a model that is still to be made
-    before = read_resolved(folder / "topology.toml").model
     newest = checkpoint_folder(folder, step)
+    if _read_meta(newest / META).tokenizer_hash is None:
+        what = "does not say with which tokenizer and chat template: whether they are the same"
+        yield Note(f"{what} is not known", str(newest))
     options = {
         "model": str(model.folder),
+        "family": model.family,
         "earlier": _without_newest(folder),
-        "started_from": f'"{before.path}"' if before is not None else "none",
+        "other_model": _other_model(folder, model),
     }
     target = Target("checkpoint", str(newest), str(newest), options)
     yield from problems((target,), subject.topology.system.timeouts.ready_s, READY)
+
+
+def _other_model(folder: Path, model: ModelConfig) -> str:
+    """What to do about a starting checkpoint that is not that of the run."""
+    before = read_resolved(folder / "topology.toml").model
+    started_from = before.path if before is not None else ""
+    own = "start a run of its own from its hf folder"
+    if started_from == model.path:
+        return f"put back what was changed in {model.folder}, or {own}"
+    return f'the run to resume started from "{started_from}": set that again, or {own}'
 
 
 def _without_newest(folder: Path) -> str:
@@ -175,10 +191,14 @@ def _still_open(summary: _Summary | None, topology: Topology) -> str:
 def _damage(meta: Path) -> str:
     """Why a checkpoint cannot be gone on from, as far as that shows without torch."""
     try:
-        msgspec.json.decode(meta.read_bytes(), type=_Meta)
+        _read_meta(meta)
     except (OSError, msgspec.MsgspecError) as error:
         return f"the newest checkpoint is damaged, its {META} cannot be read: {error}"
     return ""
+
+
+def _read_meta(path: Path) -> _Meta:
+    return msgspec.json.decode(path.read_bytes(), type=_Meta)
 
 
 def _read_summary(path: Path) -> _Summary | None:

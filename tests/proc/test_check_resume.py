@@ -13,6 +13,7 @@ from torch.distributed.checkpoint.filesystem import FileSystemWriter
 from torch.distributed.checkpoint.state_dict_saver import save
 from unit.trainer.kit import write_model
 
+from milepost.actors.session.text.sources import text_hashes
 from milepost.actors.trainer.fsdp.checkpoint import CheckpointMeta, state_shapes
 from milepost.actors.trainer.fsdp.model import parameter_shapes
 from milepost.configs.dump import dump_topology
@@ -20,6 +21,7 @@ from milepost.configs.load import decode
 from milepost.configs.problem import Problem
 from milepost.supervisor.checkpoints import META, checkpoint_folder
 from milepost.supervisor.checks import CHECKS, Machine, Stage, Subject
+from milepost.supervisor.checks.check import Note
 from milepost.supervisor.checks.resume import checkpoint_fits
 
 pytestmark = [
@@ -49,6 +51,8 @@ def resumed(tmp_path: Path) -> Subject:
         folder = checkpoint_folder(run, step)
         save(state, storage_writer=FileSystemWriter(folder), no_dist=True)
         facts: dict[str, Any] = {"step": step, "optimizer_step": step, "lr": 1e-3, "world_size": 1}
+        text = text_hashes(model)
+        facts |= {"tokenizer_hash": text.tokenizer, "template_hash": text.template}
         meta = CheckpointMeta(**facts, trained_group_ids=(), rng_states=("",))
         (folder / META).write_bytes(msgspec.json.encode(meta))
     return Subject(topology, Machine.look(run), run, resuming=True)
@@ -87,7 +91,57 @@ def test_a_checkpoint_of_another_model_is_told_at_the_path_that_names_it(
     (problem,) = problems(replace(resumed, topology=topology))
     assert "/step_000004 is no checkpoint of this model: it lacks model/lm." in problem.what
     assert problem.where == "$.model.path"
-    assert problem.remedy == f'the run to resume started from "{model.path}": set that again'
+    assert problem.remedy == (
+        f'the run to resume started from "{model.path}": set that again, '
+        "or start a run of its own from its hf folder"
+    )
     (other / "config.json").write_text("{}", encoding="utf-8")
     (problem,) = problems(replace(resumed, topology=topology))
     assert "raised ModelRefused: " in problem.what
+
+
+@pytest.mark.parametrize(
+    ("file", "name"), [("tokenizer.json", "tokenizer"), ("chat_template.jinja", "chat template")]
+)
+def test_old_weights_do_not_go_on_with_another_tokenizer_or_template(
+    resumed: Subject, tmp_path: Path, file: str, name: str
+) -> None:
+    """The shapes are the same, and every token means something else: nothing would have failed."""
+    model = resumed.topology.model
+    assert model is not None
+    before = text_hashes(model.folder)
+    other = write_model(tmp_path / "other")
+    (other / file).write_text('{"other": 1}', encoding="utf-8")
+    table = msgspec.structs.replace(model, path=str(other))
+    topology = msgspec.structs.replace(resumed.topology, model=table)
+    (problem,) = problems(replace(resumed, topology=topology))
+    at = 0 if name == "tokenizer" else 1
+    assert problem.what.endswith(
+        f"/step_000004 is no checkpoint of this model: it was trained with {name} {before[at]}, "
+        f"and the model has {text_hashes(other)[at]}"
+    )
+    assert problem.where == "$.model.path"
+    assert f'started from "{model.path}": set that again' in problem.remedy
+    (model.folder / file).write_text('{"changed": 1}', encoding="utf-8")
+    (problem,) = problems(resumed)
+    assert f"it was trained with {name} {before[at]}, and the model has " in problem.what
+    assert problem.remedy.startswith(f"put back what was changed in {model.path}, or start")
+
+
+def test_a_checkpoint_that_says_nothing_of_how_text_was_read_goes_on_with_a_note(
+    resumed: Subject,
+) -> None:
+    """Runs that were begun before it was written down go on all the same."""
+    assert resumed.run_folder is not None
+    newest = checkpoint_folder(resumed.run_folder, STEPS[-1])
+    meta = msgspec.json.decode((newest / META).read_bytes())
+    assert list(checkpoint_fits(resumed)) == []
+    for key in ("tokenizer_hash", "template_hash"):
+        del meta[key]
+    (newest / META).write_bytes(msgspec.json.encode(meta))
+    (note,) = checkpoint_fits(resumed)
+    assert isinstance(note, Note)
+    assert note.text == (
+        "does not say with which tokenizer and chat template: whether they are the same is not "
+        "known"
+    )

@@ -7,17 +7,27 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from xxhash import xxh3_128_hexdigest
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+TOKENIZER_FILE: Final = "tokenizer.json"
 CONFIG_FILE: Final = "tokenizer_config.json"
 TEMPLATE_FILE: Final = "chat_template.jinja"
 BUNDLED: Final = Path(__file__).parents[1] / "families"
 """For families whose vendor publishes no template."""
+
+
+class TextHashes(NamedTuple):
+    """What decides which tokens a text is, as certificates name it; empty for what is not there."""
+
+    tokenizer: str
+    """xxh3-128 hex of the bytes of tokenizer.json."""
+    template: str
+    """See `hash_of_sources`."""
 
 
 class SourceDamaged(ValueError):
@@ -70,6 +80,19 @@ def template_sources(folder: Path, bundled: str = "") -> dict[str, str]:
     if bundled:
         return {"default": (BUNDLED / bundled).read_text(encoding="utf-8")}
     return {}
+
+
+def text_hashes(folder: Path, bundled: str = "") -> TextHashes:
+    """Of a model's folder.
+
+    Raises:
+        SourceDamaged: see `template_sources`.
+    """
+    tokenizer, sources = folder / TOKENIZER_FILE, template_sources(folder, bundled)
+    return TextHashes(
+        tokenizer=xxh3_128_hexdigest(tokenizer.read_bytes()) if tokenizer.is_file() else "",
+        template=hash_of_sources(sources) if sources else "",
+    )
 
 
 def hash_of_sources(sources: Mapping[str, str]) -> str:

@@ -27,6 +27,8 @@ from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystem
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 
+from milepost.actors.session.families import bundled_template
+from milepost.actors.session.text.sources import TextHashes, text_hashes
 from milepost.actors.trainer.fsdp.learner import Learner
 from milepost.actors.trainer.fsdp.model import parameter_shapes
 from milepost.actors.trainer.fsdp.optimizer import MOMENTS
@@ -57,6 +59,9 @@ class CheckpointMeta(Struct, frozen=True, kw_only=True):
     """Groups whose names the journal of the rollout actor keeps for good."""
     rng_states: tuple[str, ...]
     """torch's CPU generator of each rank, base64."""
+    tokenizer_hash: str = ""
+    """With `template_hash`, what the run was trained with; empty where nobody wrote it down."""
+    template_hash: str = ""
 
 
 def folder_name(step: int) -> str:
@@ -72,6 +77,7 @@ def save_checkpoint(
     trained_group_ids: tuple[str, ...],
     trained_before: int,
     keep: int,
+    text: TextHashes,
     write_hugging_face: Callable[[Path], None],
 ) -> Path:
     """Write the checkpoint of `step`, then forget all but the newest `keep`. Collective.
@@ -83,6 +89,7 @@ def save_checkpoint(
         trained_group_ids: since the run began, but for the first ones.
         trained_before: how many those are.
         keep: checkpoints that stay, this one included.
+        text: of the model that is trained.
         write_hugging_face: given the path of the `hf` folder; called on every rank (collective).
 
     Raises:
@@ -111,6 +118,8 @@ def save_checkpoint(
             trained_group_ids=trained_group_ids,
             trained_before=trained_before,
             rng_states=tuple(b64encode(state.cpu().numpy().tobytes()).decode() for state in states),
+            tokenizer_hash=text.tokenizer,
+            template_hash=text.template,
         )
         _put(partial / META, msgspec.json.encode(meta))
         _replace(final, partial)
@@ -124,14 +133,21 @@ def _causes(error: CheckpointException) -> str:
     return "; ".join(f"rank {rank}: {type(each).__name__}: {each}" for rank, (each, _) in failures)
 
 
-def load_checkpoint(folder: Path, learner: Learner) -> CheckpointMeta:
+def load_checkpoint(folder: Path, learner: Learner, text: TextHashes) -> CheckpointMeta:
     """Fill `learner` from a checkpoint, whatever number of ranks wrote it. Collective.
+
+    Args:
+        folder: the checkpoint.
+        learner: of the model that the run started from.
+        text: of that model as it is now.
 
     Raises:
         CheckpointDamaged: no meta.json or metadata, another format, or tensors that are missing,
-            left over or of another shape.
+            left over or of another shape; or it was trained with another tokenizer or template.
     """
     meta = read_meta(folder)
+    if what := other_text(meta, text):
+        raise CheckpointDamaged(f"{folder} {what}")
     state = learner_state(learner)
     shapes = {name: tuple(tensor.shape) for name, tensor in state.items()}
     if misfits := Stored.of(folder).misfits(shapes):
@@ -178,21 +194,34 @@ def state_shapes(parameters: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[i
     return {f"{part}{name}": shape for part in parts for name, shape in parameters.items()}
 
 
-def checkpoint_faults(folder: Path, source: Path) -> Iterator[tuple[str, bool]]:
+def other_text(meta: CheckpointMeta, text: TextHashes) -> str:
+    """What the run was trained with and a model with this `text` lacks; empty when nothing."""
+    pairs = (
+        ("tokenizer", meta.tokenizer_hash, text.tokenizer),
+        ("chat template", meta.template_hash, text.template),
+    )
+    for name, before, now in pairs:
+        if before and now and before != now:
+            return f"was trained with {name} {before}, and the model has {now}"
+    return ""
+
+
+def checkpoint_faults(folder: Path, source: Path, family: str) -> Iterator[tuple[str, bool]]:
     """Why a run cannot go on from a checkpoint, told before it is begun.
 
     Args:
         folder: the checkpoint.
         source: the starting checkpoint of the run, which says what its model is.
+        family: `model.family`.
 
     Yields:
         What is wrong in words, and whether the checkpoint is damaged; else it is another model's.
 
     Raises:
-        ModelRefused, SettingsDamaged: the starting checkpoint cannot be trained.
+        ModelRefused, SettingsDamaged, SourceDamaged: the starting checkpoint cannot be trained.
     """
     try:
-        read_meta(folder)
+        meta = read_meta(folder)
         stored = Stored.of(folder)
     except CheckpointDamaged as error:
         yield str(error), True
@@ -201,6 +230,8 @@ def checkpoint_faults(folder: Path, source: Path) -> Iterator[tuple[str, bool]]:
         yield what, True
     if misfits := stored.misfits(state_shapes(parameter_shapes(source))):
         yield misfits, False
+    elif what := other_text(meta, text_hashes(source, bundled_template(family))):
+        yield what, False
 
 
 def _replace(final: Path, partial: Path) -> None:

@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import torch
-import xxhash
 
 from milepost.actors.arrays import from_bulk, to_bulk
 from milepost.actors.engine.embedded.shape import read_shape
 from milepost.actors.engine.mixture import has_experts
 from milepost.actors.session.families import bundled_template
-from milepost.actors.session.text.sources import hash_of_sources, template_sources
+from milepost.actors.session.text.sources import TextHashes, text_hashes
 from milepost.actors.trainer.fsdp.attention import has_varlen
 from milepost.actors.trainer.fsdp.blueprint import Allocate, Blueprint, ordinary_memory
 from milepost.actors.trainer.fsdp.checkpoint import (
@@ -68,7 +67,6 @@ if TYPE_CHECKING:
     from milepost.messages.bulk import Bulk
 
 CHECKPOINTS: Final = "checkpoints"
-TOKENIZER: Final = "tokenizer.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +94,7 @@ class Workshop:
     Raises:
         ModelRefused: the model cannot be trained, see there; or it is dense and has no routes.
         NotReplayable: its routers cannot be told what to choose.
-        CheckpointDamaged: the checkpoint to go on from is not whole.
+        CheckpointDamaged: the checkpoint to go on from is not whole, or of another tokenizer.
         ValueError: a device this machine lacks.
     """
 
@@ -128,6 +126,7 @@ class Workshop:
         self.model = _model_facts(
             self._source, model.family, self._learner.policy, replays=self._replays
         )
+        self._text = TextHashes(self.model.tokenizer_hash, self.model.template_hash)
         publisher = topology.actors.publisher
         broadcasts = publisher is not None and publisher.transport == "broadcast"
         self._sender = Sender(trainer.device) if broadcasts and self._group.leads else None
@@ -135,7 +134,7 @@ class Workshop:
         self.meta: CheckpointMeta | None = None
         if bench.resume_step is not None:
             folder = bench.run_folder / CHECKPOINTS / folder_name(bench.resume_step)
-            self.meta = load_checkpoint(folder, self._learner)
+            self.meta = load_checkpoint(folder, self._learner, self._text)
 
     def facts(self) -> dict[str, object]:
         """What READY tells the supervisor."""
@@ -259,6 +258,7 @@ class Workshop:
             trained_group_ids=work.trained_group_ids,
             trained_before=work.trained_before,
             keep=self._topology.run.checkpoints_keep,
+            text=self._text,
             write_hugging_face=self._write_hugging_face,
         )
         seconds = time.perf_counter() - started
@@ -275,14 +275,11 @@ class Workshop:
 
 
 def _model_facts(folder: Path, family: str, policy: ShardedPolicy, *, replays: bool) -> ModelFacts:
-    tokenizer = folder / TOKENIZER
-    sources = template_sources(folder, bundled_template(family))
+    text = text_hashes(folder, bundled_template(family))
     return ModelFacts(
         vocabulary=policy.module.vocabulary,
-        tokenizer_hash=xxhash.xxh3_128_hexdigest(tokenizer.read_bytes())
-        if tokenizer.is_file()
-        else "",
-        template_hash=hash_of_sources(sources) if sources else "",
+        tokenizer_hash=text.tokenizer,
+        template_hash=text.template,
         routes=read_shape(folder).routes if replays else None,
         is_mixture=has_experts(folder),
     )

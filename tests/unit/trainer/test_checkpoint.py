@@ -17,6 +17,7 @@ from torch import Tensor
 from unit.trainer.kit import VOCABULARY, batch_of, group, model_classes, write_model
 
 from milepost.actors.arrays import from_bulk
+from milepost.actors.session.text.sources import TextHashes
 from milepost.actors.trainer.fsdp.blueprint import Blueprint, ordinary_memory, turned_back
 from milepost.actors.trainer.fsdp.checkpoint import (
     CheckpointFailed,
@@ -42,6 +43,7 @@ from milepost.configs.run import AlgorithmConfig
 from milepost.supervisor.checkpoints import whole_checkpoints
 from milepost.supervisor.cleanup.halves import remove_halves
 
+TEXT = TextHashes("aa", "bb")
 MakeLearner = Callable[..., Learner]
 
 
@@ -68,6 +70,7 @@ def save(
         trained_group_ids=(f"a{step}",),
         trained_before=step - 1,
         keep=keep,
+        text=TEXT,
         write_hugging_face=write_hugging_face,
     )
 
@@ -85,12 +88,13 @@ def test_a_resumed_run_equals_an_unbroken_one_bit_for_bit(
     drawn = torch.rand(3)
     resumed = make_learner(**settings)
     torch.rand(17)
-    meta = load_checkpoint(folder, resumed)
+    meta = load_checkpoint(folder, resumed, TEXT)
     assert torch.equal(torch.rand(3), drawn)
     assert meta.step == 2
     assert meta.optimizer_step == 4
     assert meta.trained_group_ids == ("a2",)
     assert meta.trained_before == 1
+    assert (meta.tokenizer_hash, meta.template_hash) == ("aa", "bb")
     assert meta.lr == resumed.optimizer.lr == unbroken.optimizer.lr
     outcomes = [learner.train(minibatches(2), 2) for learner in (unbroken, resumed)]
     assert outcomes[0].metrics["train/grad_norm"] == outcomes[1].metrics["train/grad_norm"]
@@ -149,7 +153,7 @@ def test_what_a_killed_save_left_behind_is_no_checkpoint(
     shutil.copytree(whole_one, partial)
     (partial / "meta.json").unlink()
     with pytest.raises(CheckpointDamaged, match=r"no meta\.json"):
-        load_checkpoint(partial, learner)
+        load_checkpoint(partial, learner, TEXT)
     save(tmp_path, learner, 2)
     assert not partial.exists()
 
@@ -201,13 +205,13 @@ def test_a_checkpoint_of_another_model_is_refused_not_loaded_in_part(
     folder = save(tmp_path, make_learner(), 1)
     smaller = write_model(tmp_path / "smaller", num_hidden_layers=1)
     with pytest.raises(CheckpointDamaged, match=r"step_000001 has .*layers\.1.* left over"):
-        load_checkpoint(folder, make_learner(folder=smaller))
+        load_checkpoint(folder, make_learner(folder=smaller), TEXT)
     larger = write_model(tmp_path / "larger", num_hidden_layers=3)
     with pytest.raises(CheckpointDamaged, match=r"step_000001 lacks .*layers\.2.* more$"):
-        load_checkpoint(folder, make_learner(folder=larger))
+        load_checkpoint(folder, make_learner(folder=larger), TEXT)
     wider = write_model(tmp_path / "wider", intermediate_size=40)
     with pytest.raises(CheckpointDamaged, match=r"not \(40, 16\)"):
-        load_checkpoint(folder, make_learner(folder=wider))
+        load_checkpoint(folder, make_learner(folder=wider), TEXT)
 
 
 def test_a_checkpoint_of_another_format_is_refused(

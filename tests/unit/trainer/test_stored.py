@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from unit.trainer.kit import write_model
 
+from milepost.actors.session.text.sources import TextHashes
 from milepost.actors.trainer.fsdp.checkpoint import (
     checkpoint_faults,
     learner_state,
@@ -20,11 +21,13 @@ from milepost.actors.trainer.fsdp.learner import Learner
 from milepost.actors.trainer.fsdp.model import parameter_shapes
 from milepost.actors.trainer.fsdp.stored import CheckpointDamaged
 
+FAMILY = "qwen3"
+TEXT = TextHashes("", "")
 MakeLearner = Callable[..., Learner]
 EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16}
 
 
-def save(parent: Path, learner: Learner) -> Path:
+def save(parent: Path, learner: Learner, text: TextHashes = TEXT) -> Path:
     return save_checkpoint(
         parent,
         learner,
@@ -32,6 +35,7 @@ def save(parent: Path, learner: Learner) -> Path:
         trained_group_ids=(),
         trained_before=0,
         keep=2,
+        text=text,
         write_hugging_face=lambda _: None,
     )
 
@@ -54,7 +58,7 @@ def test_what_a_trainer_would_hold_is_known_without_its_weights(
 def test_a_whole_checkpoint_of_the_model_has_no_fault(
     make_learner: MakeLearner, model_folder: Path, tmp_path: Path
 ) -> None:
-    assert list(checkpoint_faults(save(tmp_path, make_learner()), model_folder)) == []
+    assert list(checkpoint_faults(save(tmp_path, make_learner()), model_folder, FAMILY)) == []
 
 
 @pytest.mark.parametrize(
@@ -71,7 +75,9 @@ def test_a_checkpoint_of_another_model_is_told_by_its_tensors(
 ) -> None:
     """Parameters before moments: a person looks for layers, not for what Adam keeps of them."""
     folder = save(tmp_path, make_learner())
-    ((what, is_damage),) = checkpoint_faults(folder, write_model(tmp_path / "other", **sizes))
+    ((what, is_damage),) = checkpoint_faults(
+        folder, write_model(tmp_path / "other", **sizes), FAMILY
+    )
     assert what.startswith(told)
     assert not is_damage
 
@@ -83,11 +89,13 @@ def test_a_shard_that_is_missing_or_cut_is_told_by_its_name(
     (shard,) = folder.glob("*.distcp")
     whole = shard.read_bytes()
     shard.write_bytes(whole[:-100])
-    ((what, is_damage),) = checkpoint_faults(folder, model_folder)
+    ((what, is_damage),) = checkpoint_faults(folder, model_folder, FAMILY)
     assert what.startswith(f"{shard.name} has {len(whole) - 100} bytes, its tensors end at ")
     assert is_damage
     shard.unlink()
-    assert list(checkpoint_faults(folder, model_folder)) == [(f"{shard.name} is missing", True)]
+    assert list(checkpoint_faults(folder, model_folder, FAMILY)) == [
+        (f"{shard.name} is missing", True)
+    ]
 
 
 @pytest.mark.parametrize("content", [None, b"", b"\x80\x04", b"words", b"{}", b"\x80\x04K\x07."])
@@ -100,11 +108,11 @@ def test_metadata_that_cannot_be_read_is_damage(
     (folder / ".metadata").unlink()
     if content is not None:
         (folder / ".metadata").write_bytes(content)
-    ((what, is_damage),) = checkpoint_faults(folder, model_folder)
+    ((what, is_damage),) = checkpoint_faults(folder, model_folder, FAMILY)
     assert what.startswith(f"{folder / '.metadata'} cannot be read: ")
     assert is_damage
     with pytest.raises(CheckpointDamaged, match=r"\.metadata cannot be read"):
-        load_checkpoint(folder, learner)
+        load_checkpoint(folder, learner, TEXT)
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"format": 1}'])
@@ -113,6 +121,21 @@ def test_facts_of_a_checkpoint_that_cannot_be_read_are_damage(
 ) -> None:
     folder = save(tmp_path, make_learner())
     (folder / "meta.json").write_text(text, encoding="utf-8")
-    ((what, is_damage),) = checkpoint_faults(folder, model_folder)
+    ((what, is_damage),) = checkpoint_faults(folder, model_folder, FAMILY)
     assert what.startswith(f"{folder / 'meta.json'} cannot be read: ")
     assert is_damage
+
+
+@pytest.mark.parametrize(("part", "told"), [(0, "tokenizer aa"), (1, "chat template bb")])
+def test_weights_that_were_trained_with_another_tokenizer_or_template_are_refused(
+    make_learner: MakeLearner, tmp_path: Path, part: int, told: str
+) -> None:
+    """Every shape fits; what is not known of one side is no reason."""
+    folder = save(tmp_path, make_learner(), hashes := TextHashes("aa", "bb"))
+    changed, unknown = (
+        TextHashes(*(word if at == part else hashed for at, hashed in enumerate(hashes)))
+        for word in ("cc", "")
+    )
+    with pytest.raises(CheckpointDamaged, match=f"was trained with {told}, and the model has cc"):
+        load_checkpoint(folder, make_learner(), changed)
+    assert load_checkpoint(folder, make_learner(), unknown).step == 1
