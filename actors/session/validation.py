@@ -42,6 +42,27 @@ SERVER_FIELDS: Final = frozenset(
     }
 )
 """Tokens, offsets, log-probs and their capture belong to the server."""
+UNCARRIED: Final = frozenset(
+    {
+        "attachments",
+        "audio",
+        "audio_url",
+        "audios",
+        "file",
+        "files",
+        "function_call",
+        "image",
+        "image_url",
+        "images",
+        "input_audio",
+        "refusal",
+        "video",
+        "video_url",
+        "videos",
+    }
+)
+"""What a message says beside its text and its tool calls, and no template would write. Clients send
+what they read back, so null and empty ones pass."""
 
 
 def refuse_server_fields(fields: Iterable[str], where: str) -> None:
@@ -122,6 +143,8 @@ def check_message(message: ChatMessage, index: int) -> ChatMessage:
             f"messages[{index}] has role {role!r}, known are {', '.join(sorted(ROLES))}",
         )
     refuse_server_fields(message, f"messages[{index}]")
+    if not UNCARRIED.isdisjoint(message):
+        _check_uncarried(message, index)
     if (calls := message.get("tool_calls")) is not None:
         _check_calls(calls, index)
     reasoning = message.get("reasoning_content")
@@ -134,6 +157,15 @@ def check_message(message: ChatMessage, index: int) -> ChatMessage:
     if content is None or isinstance(content, str):
         return message
     return {**message, "content": _joined(content, index)}
+
+
+def _check_uncarried(message: ChatMessage, index: int) -> None:
+    if said := sorted(name for name in UNCARRIED.intersection(message) if message[name]):
+        raise TurnRefused(
+            "bad_request",
+            f"messages[{index}] carries {', '.join(said)}: the model would not see it, only text "
+            "and tool_calls are carried; say it in content, or leave it out",
+        )
 
 
 def _joined(content: object, index: int) -> str:

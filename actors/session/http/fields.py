@@ -54,7 +54,7 @@ class Fields:
             self._raw = _DECODER.decode(body)
         except NO_JSON as error:
             raise TurnRefused("bad_request", f"the body is no JSON object: {error}") from error
-        self._places = _places(body, self._raw)
+        self._places = places_of(body, self._raw)
         for name in SERVER_FIELDS.intersection(self._raw):
             if bytes(self._raw[name]) in _NOTHING:
                 del self._raw[name]
@@ -171,8 +171,17 @@ class Fields:
             )
 
 
-def _places(body: bytes, fields: Mapping[str, Raw]) -> dict[str, int]:
-    """Where each value begins.
+def check_once(body: bytes, where: str) -> None:
+    """Refuse a field that stands twice in this object.
+
+    Raises:
+        TurnRefused: it does; `where` says of what.
+    """
+    places_of(body, _DECODER.decode(body), f"{where}.")
+
+
+def places_of(body: bytes, fields: Mapping[str, Raw], where: str = "") -> dict[str, int]:
+    """Where each value of an object begins.
 
     The decoder keeps the last of those that have one name. Here each is looked for at its own
     place, which costs one comparison of bytes.
@@ -186,7 +195,7 @@ def _places(body: bytes, fields: Mapping[str, Raw]) -> dict[str, int]:
         start, value = found.end(), memoryview(fields[name])
         end = start + len(value)
         if name in places or not body.startswith(value, start):
-            raise TurnRefused("bad_request", f"{name} stands twice: which one counts?")
+            raise TurnRefused("bad_request", f"{where}{name} stands twice: which one counts?")
         places[name] = start
     return places
 

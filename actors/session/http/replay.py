@@ -15,7 +15,7 @@ from msgspec import Raw
 from xxhash import xxh3_128, xxh3_128_digest
 
 from milepost.actors.session.history import Replayed
-from milepost.actors.session.http.fields import NO_JSON
+from milepost.actors.session.http.fields import NO_JSON, check_once
 from milepost.actors.session.refusal import TurnRefused
 from milepost.actors.session.text.nesting import NESTING_MAX, is_deep
 from milepost.actors.session.validation import check_message
@@ -156,6 +156,7 @@ class Replay:
         fresh = []
         for index, raw_item in enumerate(items, same):
             item = _read(_OBJECT, raw_item, f"{name}[{index}]")
+            check_once(bytes(raw_item), f"{name}[{index}]")
             fresh.append(
                 tuple(
                     self._known_text(check_message(message, index))

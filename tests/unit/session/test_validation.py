@@ -9,6 +9,7 @@ import pytest
 from milepost.actors.session.refusal import TurnRefused
 from milepost.actors.session.validation import (
     SERVER_FIELDS,
+    UNCARRIED,
     check_messages,
     check_tools,
     refuse_server_fields,
@@ -56,6 +57,30 @@ def test_what_cannot_be_rendered_is_refused_by_place(messages: Any, told: str) -
     """The client can repair it: index, field and value are in the text."""
     with pytest.raises(TurnRefused, match=told):
         check_messages(messages)
+
+
+@pytest.mark.parametrize("field", sorted(UNCARRIED))
+def test_what_the_model_would_not_see_is_refused(field: str) -> None:
+    """Left out without a word, an image is a question about nothing, and a call an empty reply."""
+    asked = {"role": "user", "content": "a"}
+    with pytest.raises(TurnRefused, match=rf"messages\[1\] carries {field}: ") as refused:
+        check_messages([asked, {"role": "assistant", "content": None, field: {"id": "x"}}])
+    assert refused.value.kind == "bad_request"
+
+
+def test_what_clients_send_back_of_a_reply_passes() -> None:
+    """OpenAI's clients write out what they read, with fields that say nothing and labels."""
+    reply: dict[str, Any] = {
+        "role": "assistant",
+        "content": "a",
+        "refusal": None,
+        "annotations": [],
+        "audio": None,
+        "function_call": None,
+        "tool_calls": None,
+    }
+    asked: dict[str, Any] = {"role": "user", "content": "a", "name": "x", "images": []}
+    assert check_messages([asked, reply]) == [asked, reply]
 
 
 def test_text_parts_are_one_text_and_nothing_else_changes() -> None:

@@ -267,6 +267,16 @@ def test_a_comma_too_many_is_no_json_however_little_of_it_is_read() -> None:
             replayed(replay, [body[:-2], end])
 
 
+def test_a_field_that_stands_twice_in_a_message_is_told_by_its_place() -> None:
+    """The reader of JSON takes the last of them, and nobody knows which was meant."""
+    first = b'{"messages":[{"role":"user","content":"a"}'
+    replay = Replay({})
+    replayed(replay, [first + b"]}"])
+    for twice in (b'"content":"a","content":"b"', b'"content" : "a", "c\\u006fntent":"a" '):
+        with pytest.raises(TurnRefused, match=r"messages\[1\].content stands twice"):
+            replayed(replay, [first + b',{"role":"user",' + twice + b"}]}"])
+
+
 def test_another_list_of_that_name_is_not_taken_for_the_messages() -> None:
     """A client may keep its history in a field that nobody reads, and lengthen it there as well.
 
