@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from math import isfinite
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
@@ -40,7 +40,7 @@ from milepost.actors.archive.reader import NoArchive
 from milepost.actors.archive.schema import INDEX as INDEX_FILE
 from milepost.actors.archive.segments import writers_of
 from milepost.actors.arrays import from_bulk
-from milepost.actors.trainer.door import LOGPROB_MAX, faults, trained_versions
+from milepost.actors.trainer.door import LOGPROB_MAX, SEAL, faults, trained_versions
 from milepost.actors.trainer.verdicts import impossible
 from milepost.actors.trainer.works import DoorRules, ModelFacts
 from milepost.messages.trajectory import Provenance, Trajectory
@@ -124,7 +124,8 @@ class _Auditor:
         if self.num_without_words:
             notes.append(
                 f"{self.num_without_words} rows are without the conversation that they were sealed "
-                f"with: the buffer was killed before it had written them"
+                f"with: they were written from the journal, which keeps none, since the buffer was "
+                f"killed before it had written them, could not write them, or had removed them"
             )
         if waiting > 0:
             notes.append(f"{waiting} trajectories have no verdict yet")
@@ -186,13 +187,17 @@ class _Auditor:
             self._fault(RECORD, text, where, head)
         for text in self._index_faults(head, where):
             self._fault(INDEX, text, where, head)
+        may_lack = self.may_lack or not self.is_whole or head.key in self.rows
         rewards = self.rewards.get(head.key, ())
         for number, row in enumerate(rows):
             self.report.num_rows += 1
             self.rows.add(key_of(row))
             self._row(where, head, number, grouped(row, rewards))
-        if unsaid := [n for n, row in enumerate(rows) if _lacks_words(row)]:
-            self.num_without_words += len(unsaid)
+            if row.certificate.conversation_hash and row.conversation is None:
+                self.num_without_words += may_lack
+                if not may_lack:
+                    text = "the conversation that it was sealed with is gone"
+                    self._fault(SEAL, text, where, head, number)
 
     def _index_faults(self, head: Arrived, where: str) -> Iterator[str]:
         assert self.index is not None, "the index is open while arrivals are looked at"
@@ -329,7 +334,3 @@ def grouped(row: Trajectory, rewards: tuple[float, ...]) -> Trajectory:
     """The row as the trainer's door sees it; of a group that never was complete, a group of one."""
     known = rewards or row.group_rewards or (row.reward,)
     return msgspec.structs.replace(row, group_rewards=known, group_size=len(known))
-
-
-def _lacks_words(row: Trajectory) -> Any:
-    return row.certificate.conversation_hash and row.conversation is None

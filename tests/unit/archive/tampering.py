@@ -66,9 +66,11 @@ def mutants(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
             yield f"{path}.dtype", Bulk(kinds[value.dtype], value.shape, value.data)
             yield f"{path}.shape", Bulk(value.dtype, (*value.shape, 1), value.data)
         case msgspec.Struct():
-            for name in value.__struct_fields__:
-                old = getattr(value, name)
+            for field in msgspec.structs.fields(value):
+                name, old = field.name, getattr(value, field.name)
                 is_empty = old is None or old == ()
+                if not is_empty and field.default is None:
+                    yield f"{path}.{name}[None]", msgspec.structs.replace(value, **{name: None})
                 inner = [("", NEW_VALUES[name])] if is_empty else mutants(old)
                 for deeper, changed in inner:
                     whole = msgspec.structs.replace(value, **{name: changed})

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
-from unit.archive.kit import Library
+from unit.archive.kit import Library, author, came, row
 from unit.archive.tampering import Cover, body_of, mutants, records_of, rewrite, with_parts
 
 from milepost.actors.archive.__main__ import main
@@ -27,6 +27,7 @@ from milepost.actors.archive.layout import (
     key_of,
     read_head,
 )
+from milepost.actors.archive.writer import ArchiveWriter
 from milepost.actors.seal import sealed
 
 
@@ -117,8 +118,8 @@ def test_a_row_that_was_changed_is_named_by_its_field_though_the_chain_is_made_a
     head, body = read_head(record), body_of(record)
     assert isinstance(body, ArrivedBody)
     fields = set()
-    for what, row in mutants(body.rows[0]):
-        changed = with_parts(record, head, ArrivedBody(rows=(row,)))
+    for what, mutant in mutants(body.rows[0]):
+        changed = with_parts(record, head, ArrivedBody(rows=(mutant,)))
         found = faults_after(library, path, partial(rewrite, path, place, changed, Cover.CHAIN))
         name = what.lstrip(".").replace("[", ".").partition(".")[0]
         fields.add(name)
@@ -134,12 +135,30 @@ def test_the_session_s_seal_tells_when_everything_else_is_made_again(library: Li
     record = records_of(path)[place]
     head, body = read_head(record), body_of(record)
     assert isinstance(body, ArrivedBody)
-    for what, row in mutants(body.rows[0]):
+    for what, mutant in mutants(body.rows[0]):
         if what.startswith((".group_rewards", ".group_size")):
             continue  # the buffer's own words: compared with its verdict and the trainer's
-        changed = with_parts(record, head, ArrivedBody(rows=(row,)))
+        changed = with_parts(record, head, ArrivedBody(rows=(mutant,)))
         found = faults_after(library, path, partial(rewrite, path, place, changed, Cover.HEAD))
         assert {each.contract for each in found} & {"seal", "C1", "C3", "C4"}, (what, found)
+
+
+def test_a_conversation_is_missing_only_where_its_buffer_was_killed(tmp_path: Path) -> None:
+    """The journal keeps none, so what a killed buffer had not written comes back without. Nobody
+    who takes one away makes it look like that: this buffer ended in order."""
+    one = row("g0.0")
+    bare = came(replace(one, conversation=None))
+    first = ArchiveWriter(author(tmp_path))
+    first.write([bare])
+    first.close()
+    (found,) = audit(tmp_path).faults
+    assert (found.contract, found.trajectory_id, found.row) == ("seal", "g0.0", 0)
+    killed = ArchiveWriter(author(tmp_path))
+    killed._end_file()
+    ArchiveWriter(author(tmp_path, incarnation=1)).close()
+    report = audit(tmp_path)
+    assert report.faults == []
+    assert "1 rows are without the conversation that they were sealed with" in str(report.notes)
 
 
 def test_a_row_with_a_seal_of_its_own_is_not_the_one_that_was_judged_and_trained(
