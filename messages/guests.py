@@ -116,6 +116,9 @@ class GuestChat(Message, kw_only=True):
     """A tighter bound for this reply than the episode's."""
     stream: bool = False
     """Answer as soon as there is any part of the reply."""
+    number: NonNegative = 0
+    """Of this chat among those of its episode. One of the same number takes its place; where
+    sessions are trees, others go on beside it."""
 
 
 class MoreOfReply(Message, kw_only=True):
@@ -123,6 +126,24 @@ class MoreOfReply(Message, kw_only=True):
 
     token: str
     episode_id: str
+    number: NonNegative = 0
+    """Of the chat."""
+
+
+class GiveUpChat(Message, kw_only=True):
+    """Nobody waits for this chat any more; answered with `ChatGivenUp`.
+
+    It is stopped, if it is not over, and its open question is answered with `ChatRefused`.
+    """
+
+    token: str
+    episode_id: str
+    number: NonNegative = 0
+    """Of the chat."""
+
+
+class ChatGivenUp(Message, kw_only=True):
+    """Answer to `GiveUpChat`, also when there was no such chat."""
 
 
 class ReplyPart(Message, kw_only=True):
@@ -145,6 +166,10 @@ class ReportEpisode(Message, kw_only=True):
     info: dict[str, Any] = {}
     error: str = ""
     """Why the code failed: no reward then, whatever else is set."""
+    stopped: str = ""
+    """Why a chat said that the run stopped the episode (`closed`): it is issued again, then."""
+    received: tuple[NonNegative, ...] = ()
+    """`ChatReply.generation` of each reply that it got, when final; empty: it cannot tell."""
     is_final: bool = True
     """False: the result so far, which counts if a bound of time ends the episode."""
 
@@ -170,5 +195,7 @@ class RunLeft(Message, kw_only=True):
     """Episodes it had and had not reported: they are issued again."""
 
 
-GuestsInbox: TypeAlias = JoinRun | TakeEpisodes | GuestChat | MoreOfReply | ReportEpisode | LeaveRun
+GuestsInbox: TypeAlias = (
+    JoinRun | TakeEpisodes | GuestChat | MoreOfReply | GiveUpChat | ReportEpisode | LeaveRun
+)
 """What the guests' door can be asked."""

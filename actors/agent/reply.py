@@ -44,6 +44,7 @@ class Reply:
         usage: token counts.
         versions: weight versions that generated it, in order.
         tool_calls: parsed.
+        generation: number of this reply in its session.
     """
 
     message: ChatMessage
@@ -51,6 +52,7 @@ class Reply:
     usage: Usage
     versions: tuple[int, ...]
     tool_calls: tuple[Call, ...]
+    generation: int = 0
 
     @property
     def text(self) -> str:
@@ -112,6 +114,7 @@ def read_reply(answer: ChatReply) -> Reply:
         usage=answer.usage,
         versions=answer.versions,
         tool_calls=tuple(_read_call(call) for call in calls),
+        generation=answer.generation,
     )
 
 

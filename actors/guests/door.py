@@ -17,9 +17,11 @@ from milepost.actors.agent.agent import Agent
 from milepost.actors.agent.episode import Episode
 from milepost.actors.agent.errors import EpisodeStopped, GuestCodeFailed
 from milepost.actors.guests.lobby import Give, GoesBack, Guest, Lobby, LobbyEffect
-from milepost.actors.guests.talk import OVER, SUPERSEDED, Talk
+from milepost.actors.guests.talk import GIVEN_UP, OVER, SUPERSEDED, Talk
 from milepost.messages.bus import Bus, BusClosed, BusLimits, Incoming
 from milepost.messages.guests import (
+    ChatGivenUp,
+    GiveUpChat,
     Goodbye,
     GuestChat,
     GuestEpisode,
@@ -59,7 +61,14 @@ class _Visit:
 
     episode: Episode
     over: asyncio.Future[None]
-    talk: Talk | None = None
+    talks: dict[int, Talk] = field(default_factory=dict)
+    """By the number of the chat."""
+
+    def stop(self, reason: str, *numbers: int) -> None:
+        """Stop the chats of these numbers; without numbers, all."""
+        for number in numbers or tuple(self.talks):
+            if (talk := self.talks.pop(number, None)) is not None:
+                talk.stop(reason)
 
 
 @dataclass(slots=True)
@@ -72,6 +81,7 @@ class Door:
         heartbeat_s: see `RunJoined`.
         silence_s: likewise.
         data_options: `data.options` of the topology.
+        takes_parallel: whether sessions take several chats at once.
     """
 
     bus: Bus
@@ -79,6 +89,7 @@ class Door:
     heartbeat_s: float
     silence_s: float
     data_options: dict[str, Any]
+    takes_parallel: bool
     _visits: dict[str, _Visit] = field(default_factory=dict)
     _timer: asyncio.TimerHandle | None = None
     _is_open: bool = True
@@ -149,8 +160,7 @@ class Door:
             del self._visits[name]
             # First that the episode is over, then that its chat is: the latter follows from it.
             self._carry_out(self.lobby.remove(name, OVER))
-            if visit.talk is not None:
-                visit.talk.stop(OVER)
+            visit.stop(OVER)
 
     # ---- questions -----------------------------------------------------------------------
 
@@ -177,6 +187,10 @@ class Door:
                 self._chat(guest, incoming, message)
             case MoreOfReply():
                 self._more(guest, incoming, message)
+            case GiveUpChat(episode_id=episode_id, number=number):
+                if (visit := self._visit(guest, incoming, episode_id)) is not None:
+                    visit.stop(GIVEN_UP, number)
+                    self.bus.reply(incoming, ChatGivenUp())
             case ReportEpisode():
                 self.bus.reply(incoming, ReportTaken(counts=self._report(guest, message)))
             case LeaveRun(token=token, reason=reason):
@@ -207,9 +221,15 @@ class Door:
             _take_report(visit.episode, message)
             return True
         self.lobby.reported(guest, message.episode_id)
+        if message.stopped:
+            visit.over.set_exception(EpisodeStopped(message.stopped[:REASON_CHARS_MAX]))
+            return True
         if message.error:
             visit.over.set_exception(GuestCodeFailed(f"{guest.name}: {message.error}"))
             return True
+        if message.received:
+            # What came here and not there was given up there.
+            visit.episode.record.received.intersection_update(message.received)
         _take_report(visit.episode, message)
         visit.over.set_result(None)
         return True
@@ -220,20 +240,24 @@ class Door:
         visit = self._visit(guest, incoming, message.episode_id)
         if visit is None:
             return
-        if visit.talk is not None:
+        visit.talks = {number: talk for number, talk in visit.talks.items() if not talk.is_over}
+        if self.takes_parallel:
+            visit.stop(SUPERSEDED, message.number)
+        else:
             # The session stops the older turn of a conversation for the newer one, too.
-            visit.talk.stop(SUPERSEDED)
-        visit.talk = Talk(self.bus, visit.episode, incoming, message)
+            visit.stop(SUPERSEDED)
+        visit.talks[message.number] = Talk(self.bus, visit.episode, incoming, message)
 
     def _more(self, guest: Guest, incoming: Incoming, message: MoreOfReply) -> None:
         visit = self._visit(guest, incoming, message.episode_id)
         if visit is None:
             return
-        if visit.talk is None or not visit.talk.wants_question:
+        talk = visit.talks.get(message.number)
+        if talk is None or not talk.wants_question:
             told = f"episode {message.episode_id} has no reply of which there is more to ask for"
             self.bus.reply(incoming, GuestRefused(kind="bad_request", reason=told))
             return
-        visit.talk.ask_on(incoming)
+        talk.ask_on(incoming)
 
     def _visit(self, guest: Guest, incoming: Incoming, episode_id: str) -> _Visit | None:
         """The guest's episode; None, and the guest is told so, when it has none of this name."""

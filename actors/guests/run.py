@@ -61,6 +61,8 @@ async def run(context: ActorContext) -> None:
         heartbeat_s=config.silence_s * HEARTBEAT_SHARE,
         silence_s=config.silence_s,
         data_options=data.options if data else {},
+        takes_parallel=topology.actors.session is not None
+        and topology.actors.session.history == "tree",
     )
     core = make_core(context.spec)
     facts: dict[str, object] = {"listens": doorway.invitation.endpoint}

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 OVER: Final = "the episode is over: the run stopped it, or its time was up"
 SUPERSEDED: Final = "a newer request of this episode took its place"
+GIVEN_UP: Final = "its agent waits no more"
 
 log = logging.getLogger(__name__)
 
@@ -43,6 +44,11 @@ class Talk:
         name = message.episode_id
         self._reply = asyncio.create_task(_reply(episode, message, self._parts), name=f"ask {name}")
         self._serving = asyncio.create_task(self._serve(), name=f"chat {name}")
+
+    @property
+    def is_over(self) -> bool:
+        """Its last answer was given."""
+        return self._serving.done()
 
     @property
     def wants_question(self) -> bool:
@@ -105,6 +111,7 @@ async def _reply(episode: Episode, message: GuestChat, parts: Parts | None) -> M
         finish_reason=reply.finish_reason,
         usage=reply.usage,
         versions=reply.versions,
+        generation=reply.generation,
     )
 
 

@@ -6,7 +6,9 @@ import asyncio
 import logging
 import secrets
 from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import count
 from typing import TYPE_CHECKING, Any, Final
 
 from milepost.actors.agent.agent import Agent
@@ -19,9 +21,10 @@ from milepost.actors.guests.door import LIMITS
 from milepost.actors.guests.run import DOOR
 from milepost.configs.spec import Address
 from milepost.messages.agent import RunEpisode
-from milepost.messages.bus import Bus, Unanswered
+from milepost.messages.bus import Bus, BusClosed, Unanswered
 from milepost.messages.guests import (
     EpisodesGiven,
+    GiveUpChat,
     Goodbye,
     GuestChat,
     GuestEpisode,
@@ -229,16 +232,14 @@ class Visitor:
     ) -> None:
         record = episode.record
         if code.cancelled():
-            error = "CancelledError: the agent cancelled itself"
+            error, stopped = "CancelledError: the agent cancelled itself", ""
         else:
             raised = code.exception()
             if raised is not None:
                 log.warning("%s raised", given.episode_id, exc_info=raised)
             ending = read_ending(raised)
-            if ending.stopped:
-                self.counts["cancelled"] += 1
-                return
-            error = ending.error or record.bad_report
+            error, stopped = ending.error or record.bad_report, ending.stopped
+        # Also that a chat called it stopped: the door would give it again, if it did not say so.
         report = ReportEpisode(
             token=stay.token,
             episode_id=given.episode_id,
@@ -246,6 +247,8 @@ class Visitor:
             metrics=record.metrics,
             info=record.info,
             error=error,
+            stopped=stopped,
+            received=tuple(sorted(record.received)),
         )
         try:
             answer = await self.ask(report, REPORT_S)
@@ -253,7 +256,8 @@ class Visitor:
             log.warning("%s could not be reported: %s", given.episode_id, fault)
             answer = ReportTaken(counts=False)
         counts = isinstance(answer, ReportTaken) and answer.counts
-        self.counts["void" if not counts else "failed" if error else "reported"] += 1
+        how = "void" if not counts else "failed" if error else "reported"
+        self.counts["cancelled" if stopped else how] += 1
 
     def tell(self, message: Message, deadline_s: float) -> None:
         """Ask, and go on: whatever the door answers changes nothing here."""
@@ -282,9 +286,20 @@ class _GuestLine:
         self._visitor = visitor
         self._token = token
         self._given = given
+        self._numbers = count(1)
 
     async def ask(self, turn: ChatTurn, parts: Parts | None = None) -> Message:
         """The session's answer."""
+        number = next(self._numbers)
+        try:
+            return await self._chat(turn, parts, number)
+        except asyncio.CancelledError:
+            gone = GiveUpChat(token=self._token, episode_id=self._given.episode_id, number=number)
+            with suppress(BusClosed):
+                self._visitor.tell(gone, REPORT_S)
+            raise
+
+    async def _chat(self, turn: ChatTurn, parts: Parts | None, number: int) -> Message:
         ends_s = asyncio.get_running_loop().time() + self._given.limits.seconds_max + MARGIN_S
         message = GuestChat(
             token=self._token,
@@ -293,12 +308,13 @@ class _GuestLine:
             tools=turn.tools,
             tokens_max=turn.tokens_max,
             stream=parts is not None,
+            number=number,
         )
         answer = await self._ask(message, ends_s)
         while isinstance(answer, ReplyPart):
             assert parts is not None, "a part of a reply that was not asked for in parts"
             parts.put(answer.content, answer.reasoning, answer.tool_calls)
-            more = MoreOfReply(token=self._token, episode_id=self._given.episode_id)
+            more = MoreOfReply(token=self._token, episode_id=self._given.episode_id, number=number)
             answer = await self._ask(more, ends_s)
         if isinstance(answer, GuestRefused):
             return ChatRefused(kind="closed", reason=answer.reason)

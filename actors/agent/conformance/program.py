@@ -73,7 +73,14 @@ async def visiting(command: list[str], folder: Path) -> AsyncIterator[Program]:
     lobby = Lobby(
         guests_max=64, episodes_max=EPISODES_MAX, silence_s=SILENCE_S, heartbeat_s=heartbeat_s
     )
-    door = Door(bus, lobby, heartbeat_s=heartbeat_s, silence_s=SILENCE_S, data_options={})
+    door = Door(
+        bus,
+        lobby,
+        heartbeat_s=heartbeat_s,
+        silence_s=SILENCE_S,
+        data_options={},
+        takes_parallel=False,
+    )
     serving = asyncio.create_task(door.serve(), name="guests")
     words = [word.replace(PLACE, str(folder / INVITATION)) for word in command]
     try:

@@ -15,6 +15,8 @@ export interface Reply {
   finish_reason: "stop" | "length";
   usage: { prompt_tokens: number; completion_tokens: number; cached_tokens: number };
   versions: number[];
+  /** Number of this reply in its session. */
+  generation: number;
 }
 
 interface Given {
@@ -64,6 +66,9 @@ export class Episode {
   /** Aborts when the run stops the episode, or a bound of time ends it. */
   readonly signal: AbortSignal;
   result: Report = {};
+  /** Numbers of the replies that came, in their session. */
+  readonly received: number[] = [];
+  private chats = 0;
 
   constructor(readonly given: Given, private readonly link: Link, private readonly token: string,
               private readonly controller: AbortController) {
@@ -75,23 +80,38 @@ export class Episode {
 
   /** The model's next reply; `messages` is the whole conversation so far. Throws `ChatError`. */
   async chat(messages: ChatMessage[], options: ChatOptions = {}): Promise<Reply> {
-    return reply(await this.ask(messages, options, false));
+    return this.take(await this.ask(messages, options, false, ++this.chats));
   }
 
   /** The same while it is sampled: its parts as they come, last the whole reply, which counts. */
   async *stream(messages: ChatMessage[], options: ChatOptions = {}): AsyncGenerator<Part, Reply> {
-    const more = { token: this.token, episode_id: this.given.episode_id };
-    let answer = await this.ask(messages, options, true);
-    while (answer.type === "ReplyPart") {
-      yield answer.body as unknown as Part;
-      answer = await this.link.ask("MoreOfReply", more, this.patienceMs);
+    const number = ++this.chats;
+    const more = { token: this.token, episode_id: this.given.episode_id, number };
+    let answer = await this.ask(messages, options, true, number);
+    try {
+      while (answer.type === "ReplyPart") {
+        yield answer.body as unknown as Part;
+        answer = await this.link.ask("MoreOfReply", more, this.patienceMs);
+      }
+      return this.take(answer);
+    } finally {
+      // Left at a part: an engine would sample on for nobody.
+      if (answer.type === "ReplyPart") {
+        void this.link.ask("GiveUpChat", more, REPORT_MS).catch(unlessUnanswered);
+      }
     }
-    return reply(answer);
   }
 
-  private ask(messages: ChatMessage[], options: ChatOptions, stream: boolean): Promise<Answer> {
+  private take(answer: Answer): Reply {
+    const got = reply(answer);
+    if (got.generation) this.received.push(got.generation);
+    return got;
+  }
+
+  private ask(messages: ChatMessage[], options: ChatOptions, stream: boolean,
+              number: number): Promise<Answer> {
     return this.link.ask("GuestChat", {
-      token: this.token, episode_id: this.given.episode_id, messages, stream,
+      token: this.token, episode_id: this.given.episode_id, messages, stream, number,
       tools: options.tools, tokens_max: options.tokensMax,
     }, this.patienceMs);
   }
@@ -203,25 +223,26 @@ export class Guest {
 
   private async runOne(token: string, episode: Episode): Promise<void> {
     const id = episode.given.episode_id;
-    let error = "";
+    let error = "", stopped = "";
     try {
       await this.agent(episode);
     } catch (thrown) {
       if (thrown instanceof ChatError && thrown.kind === "closed") {
-        // The run stopped it, and the chat heard of it first: nobody's failure.
-        if (this.running.get(id) === episode) this.over(id, "cancelled");
-        return;
+        // The run stopped it, and the chat heard of it first: nobody's failure. The door is told,
+        // which may not know it: it would give the same episode again.
+        stopped = thrown.message;
+      } else {
+        // A bound that ended it is no failure: the run knows it, and the last report counts.
+        const isBound = thrown instanceof ChatError && thrown.limit !== "";
+        error = isBound ? "" : String(thrown);
       }
-      // A bound that ended it is no failure: the run knows it, and the last report counts.
-      const isBound = thrown instanceof ChatError && thrown.limit !== "";
-      error = isBound ? "" : String(thrown);
     }
     if (this.running.get(id) !== episode) return;
     try {
       await this.link.ask("ReportEpisode", {
-        token, episode_id: id, error, ...episode.result,
+        token, episode_id: id, error, stopped, received: episode.received, ...episode.result,
       }, REPORT_MS);
-      this.over(id, error ? "failed" : "reported");
+      this.over(id, stopped ? "cancelled" : error ? "failed" : "reported");
     } catch (lost) {
       this.running.delete(id);
       unlessUnanswered(lost);

@@ -63,7 +63,14 @@ async def test_a_report_that_is_no_json_fails_its_episode_and_nothing_else(
     """Clients of other languages send what MessagePack can hold, and JSON cannot."""
     bus: Any = Mailbox()
     lobby = Lobby(guests_max=4, episodes_max=4, silence_s=600.0, heartbeat_s=300.0)
-    door = Door(bus, lobby, heartbeat_s=300.0, silence_s=600.0, data_options={})
+    door = Door(
+        bus,
+        lobby,
+        heartbeat_s=300.0,
+        silence_s=600.0,
+        data_options={},
+        takes_parallel=False,
+    )
     serving = asyncio.create_task(door.serve())
     joined = await bus.ask(JoinRun(name="ts", episodes_max=1), serving)
     assert isinstance(joined, RunJoined)
@@ -93,7 +100,14 @@ async def test_a_guest_says_no_endless_goodbye() -> None:
     """Its reason goes back with each of its episodes, into journals and events."""
     bus: Any = Mailbox()
     lobby = Lobby(guests_max=4, episodes_max=4, silence_s=600.0, heartbeat_s=300.0)
-    door = Door(bus, lobby, heartbeat_s=300.0, silence_s=600.0, data_options={})
+    door = Door(
+        bus,
+        lobby,
+        heartbeat_s=300.0,
+        silence_s=600.0,
+        data_options={},
+        takes_parallel=False,
+    )
     serving = asyncio.create_task(door.serve())
     joined = await bus.ask(JoinRun(name="ts", episodes_max=1), serving)
     hosting = asyncio.create_task(door.host(Episode(order(), ScriptedLine())))
@@ -115,7 +129,14 @@ async def test_a_door_that_closes_leaves_no_wait_for_guests_that_do_not_leave(
     monkeypatch.setattr(doors, "FAREWELL_S", 0.01)
     bus: Any = Mailbox()
     lobby = Lobby(guests_max=4, episodes_max=4, silence_s=600.0, heartbeat_s=300.0)
-    door = Door(bus, lobby, heartbeat_s=300.0, silence_s=600.0, data_options={})
+    door = Door(
+        bus,
+        lobby,
+        heartbeat_s=300.0,
+        silence_s=600.0,
+        data_options={},
+        takes_parallel=False,
+    )
     serving = asyncio.create_task(door.serve())
     assert isinstance(await bus.ask(JoinRun(name="deaf", episodes_max=1), serving), RunJoined)
     await door.close()
