@@ -41,6 +41,7 @@ class Candidate:
     def of(cls, group: StoredGroup, about: About, published: int | None) -> Candidate:
         """The candidate for this group, judged while `published` is the newest version."""
         members, versions = group.members, group.versions
+        cut_off = group.cut_off
         rows = list(zip(group.trajectories, group.loss_tokens, strict=True))
         whole = {each.trajectory_id: 0 for each in members}
         sampled = dict(whole)
@@ -54,7 +55,10 @@ class Candidate:
             label=about.label,
             metadata=about.metadata,
             rewards=group.rewards,
-            statuses=tuple(each.status for each in members),
+            statuses=tuple(
+                Status.TRUNCATED if each.trajectory_id in cut_off else each.status
+                for each in members
+            ),
             num_tokens=tuple(whole.values()),
             num_sampled_tokens=tuple(sampled.values()),
             metrics=tuple(each.metrics for each in members),

@@ -12,6 +12,7 @@ import msgspec
 
 from milepost.actors.buffer.staleness import Versions, count_loss_tokens, versions_of
 from milepost.messages.buffer import GroupOpened
+from milepost.messages.shared import Status
 from milepost.messages.trajectory import Trajectory
 
 
@@ -124,6 +125,15 @@ class StoredGroup:
     def rewards(self) -> tuple[float, ...]:
         """In the order of the members."""
         return tuple(trajectory.reward for trajectory in self.members)
+
+    @property
+    def cut_off(self) -> dict[str, str]:
+        """Members of which a bound cut a row off, in order -> the bound that did so first."""
+        bounds: dict[str, str] = {}
+        for row in self.trajectories:
+            if row.status is Status.TRUNCATED:
+                bounds.setdefault(row.trajectory_id, str(row.metadata.get("limit", "")))
+        return bounds
 
     @property
     def num_loss_tokens(self) -> int:

@@ -8,15 +8,14 @@ from statistics import fmean, median
 
 from milepost.actors.buffer.groups import StoredGroup
 from milepost.actors.buffer.staleness import versions_of
-from milepost.messages.shared import Status
 
 
 def batch_metrics(groups: Sequence[StoredGroup], success_metric: str) -> dict[str, float]:
     """What the trained groups are like: rewards, lengths, spread, success."""
     trajectories = [trajectory for group in groups for trajectory in group.members]
     lengths = [float(count) for group in groups for count in _response_lengths(group)]
-    truncated = [one for one in trajectories if one.status is Status.TRUNCATED]
-    limits = Counter(str(one.metadata.get("limit", "")) for one in truncated)
+    truncated = [limit for group in groups for limit in group.cut_off.values()]
+    limits = Counter(truncated)
     metrics = {
         "rollout/raw_reward": fmean(trajectory.reward for trajectory in trajectories),
         "rollout/truncated_ratio": len(truncated) / len(trajectories),

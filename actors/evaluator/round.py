@@ -224,7 +224,7 @@ class Round:
                 reward=trajectory.reward,
                 metrics=trajectory.metrics,
                 num_sampled_tokens=sum(bytes(row.loss_mask.data).count(1) for row in rows),
-                truncated=trajectory.status is Status.TRUNCATED,
+                truncated=any(row.status is Status.TRUNCATED for row in rows),
             )
         )
         if item.index < self.settings.transcripts:

@@ -64,7 +64,9 @@ class RowMaker:
     verdict: FinishTrajectory
     renderer: Renderer
     limit: str
-    """The bound that refused its last turn; empty: none."""
+    """The bound that refused its last turn, or ended its episode; empty: none."""
+    bounds: dict[int, str]
+    """Of branches, by number of their last turn; see `Session`."""
     metadata: dict[str, Any]
 
     def rows(self, branches: list[Branch], rules: RowRules) -> tuple[Trajectory, ...]:
@@ -74,6 +76,7 @@ class RowMaker:
             LeafFault: a hook broke its contract, or the rows together are too long.
         """
         by_number = {branch.path[-1]: branch for branch in branches}
+        limits = self._limits(branches)
         leaves = rules.leaves.choose([leaf_of(branch) for branch in branches])
         length = sum(leaf.num_tokens for leaf in leaves)
         if len(leaves) > 1 and length > rules.tokens_max:
@@ -88,7 +91,9 @@ class RowMaker:
             if number in leaf.trained
         )
         rows = [
-            self._row(by_number[leaf.number], leaf, place, len(leaves), loss_tokens)
+            self._row(
+                by_number[leaf.number], leaf, place, len(leaves), loss_tokens, limits[leaf.number]
+            )
             for place, leaf in enumerate(leaves)
         ]
         if rules.writes_conversations and self.spec.purpose is Purpose.TRAIN:
@@ -99,8 +104,19 @@ class RowMaker:
             ]
         return tuple(map(sealed, rows))
 
+    def _limits(self, branches: list[Branch]) -> dict[int, str]:
+        """The bound that cut each branch off, by number of its last turn; empty: none did.
+
+        What ended the episode from outside ended every branch; what refused or cut one, only that.
+        """
+        own = {each.path[-1]: self.bounds.get(each.path[-1], each.cut_by) for each in branches}
+        whole = self.limit
+        if len(branches) > 1 and (whole in own.values() or whole == "reply_tokens_max"):
+            return own
+        return {number: whole or limit for number, limit in own.items()}
+
     def _row(
-        self, branch: Branch, leaf: Leaf, place: int, num_rows: int, loss_tokens: int
+        self, branch: Branch, leaf: Leaf, place: int, num_rows: int, loss_tokens: int, limit: str
     ) -> Trajectory:
         row, spec, verdict = branch.row, self.spec, self.verdict
         # As a number: NumPy asks an enumeration what it is, which takes five times as long.
@@ -108,7 +124,7 @@ class RowMaker:
         mask, turns = sampled.view(np.uint8), tuple(row.turns)
         if leaf.trained != leaf.path:
             mask, turns = _partly_trained(mask, row, leaf)
-        limit = self.limit or branch.cut_by
+        is_short = verdict.status is Status.TRUNCATED and not self.limit
         metadata = {**leaf.metadata, **self.metadata, "limit": limit}
         metadata[REPETITIVE] = is_repetitive(row.token_ids[sampled], self.renderer.tokenizer)
         if num_rows > 1:
@@ -121,7 +137,7 @@ class RowMaker:
             trajectory_id=spec.trajectory_id,
             group_id=spec.group_id,
             prompt_id=spec.prompt_id,
-            status=Status.TRUNCATED if limit else verdict.status,
+            status=Status.TRUNCATED if limit or is_short else Status.COMPLETED,
             reward=verdict.reward,
             token_ids=to_bulk(row.token_ids, "int32"),
             loss_mask=to_bulk(mask, "uint8"),

@@ -32,13 +32,14 @@ def told(session: Session, asked: ConversationAsked) -> ConversationTold:
         return ConversationTold(limit=session.refused_by, fault=session.fault)
     generation = max(places)
     branch, place = places[generation]
+    limit = session.bounds.get(generation, branch.cut_by)
     said = [] if generation == asked.known else branch.messages[: branch.ends[place]]
     return ConversationTold(
         generation=generation,
         received=tuple(sorted(session.heard)),
         num_turns=len(places),
         messages=[_carried(one) for one in said],
-        limit=session.refused_by or (branch.cut_by if generation == branch.path[-1] else ""),
+        limit=session.refused_by or (limit if generation == branch.path[-1] else ""),
         fault=session.fault,
     )
 

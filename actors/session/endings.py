@@ -81,6 +81,7 @@ class Endings:
             session.record,
             verdict,
             session.refused_by or verdict.limit,
+            session.bounds,
             metadata,
             self.desk.rules,
         )

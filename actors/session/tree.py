@@ -108,12 +108,15 @@ class TreeRecord:
         Raises:
             TurnRefused: `limit` when the tree is full, `truncated`, or `bad_request` for a role.
         """
+        node, matched = self._deepest(messages, tools)
+        parent = node.number if node else None
         if len(self._nodes) + in_flight >= self._nodes_max:
             raise TurnRefused(
                 "limit",
                 f"{len(self._nodes)} turns were generated in all branches and {in_flight} are in "
                 f"flight, actors.session.tree.nodes_max is {self._nodes_max}",
                 limit="nodes_max",
+                parent=parent,
             )
         if self.num_tokens >= self._tokens_max:
             raise TurnRefused(
@@ -121,8 +124,8 @@ class TreeRecord:
                 f"the branches hold {self.num_tokens} tokens, actors.session.tree.tokens_max is "
                 f"{self._tokens_max}",
                 limit="tree.tokens_max",
+                parent=parent,
             )
-        node, matched = self._deepest(messages, tools)
         if node is None:
             # Not the list itself: a door's grows with its next request.
             return Plan(0, 0, messages[:], tools, is_retry=bool(self._roots))

@@ -93,6 +93,7 @@ class Turns:
                 "limit",
                 f"{plan.base_turns} turns were generated, turns_max is {spec.limits.turns_max}",
                 limit="turns_max",
+                parent=plan.parent,
             )
         flight = Flight(request, session.epoch + 1, plan, turn.tokens_max, now_s)
         flight.number, flight.stream_name, flight.adapter = turn.number, turn.stream, turn.adapter
@@ -184,6 +185,7 @@ class Turns:
                 f"the prompt of turn {flight.plan.base_turns + 1} has {flight.prompt_tokens} "
                 f"tokens, {name} is {whole}: no room for a reply",
                 limit=name,
+                parent=flight.plan.parent,
             )
         reply = min(limits.reply_tokens_max, sampling.tokens_max, flight.tokens_max or room)
         flight.bound = name if room <= reply else "reply_tokens_max"

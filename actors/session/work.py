@@ -129,6 +129,8 @@ class AssembleRows(Work):
     verdict: FinishTrajectory
     limit: str
     """The bound that refused its last turn; empty: none."""
+    bounds: dict[int, str]
+    """See `Session`."""
     metadata: dict[str, Any]
     rules: RowRules
 
@@ -138,7 +140,7 @@ class AssembleRows(Work):
 
     def carry_out(self, renderer: Renderer) -> tuple[Trajectory, ...] | Refusal:
         """Pick its branches, compare each with a canonical rendering, certify it."""
-        maker = RowMaker(self.spec, self.verdict, renderer, self.limit, self.metadata)
+        maker = RowMaker(self.spec, self.verdict, renderer, self.limit, self.bounds, self.metadata)
         try:
             return maker.rows(self.record.branches(), self.rules)
         except LeafFault as fault:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from msgspec.structs import replace
 from unit.buffer.kit import Play, group, row, settings
 
+from milepost.actors.buffer.candidates import Candidate
 from milepost.actors.buffer.filters import load_filters
-from milepost.actors.buffer.groups import complete_group
+from milepost.actors.buffer.groups import About, complete_group
 from milepost.actors.buffer.metrics import (
     batch_metrics,
     is_flat,
@@ -70,6 +71,21 @@ def test_a_member_of_several_rows_counts_once() -> None:
     assert metrics["rollout/response_len/mean"] == (6 + 4) / 2
     parts = split_batch([branched], 1, 2)
     assert sorted(piece.trajectory.row for part in parts for piece in part) == [0, 0, 1, 2]
+
+
+def test_a_member_is_truncated_where_any_of_its_rows_is() -> None:
+    """Which of its branches a bound ends is chance; the first one is no better than the others."""
+    cut = {"status": Status.TRUNCATED, "metadata": {"limit": "turns_max"}}
+    rows = tuple(
+        replace(row("a.0", 0), row=number, num_rows=2, **(cut if number else {}))
+        for number in range(2)
+    )
+    branched = complete_group("a", [rows, (row("a.1", 0),)])
+    metrics = batch_metrics([branched], "solved")
+    assert metrics["rollout/truncated_ratio"] == 0.5
+    assert metrics["rollout/truncated_by/turns_max"] == 0.5
+    seen = Candidate.of(branched, About(), None)
+    assert seen.statuses == (Status.TRUNCATED, Status.COMPLETED)
 
 
 def test_no_success_is_reported_when_no_agent_said_anything_about_it() -> None:

@@ -219,9 +219,10 @@ def test_all_rows_of_a_session_that_branched_are_of_the_version_and_count() -> N
         play.hear(ended, "agent-0")
         first = trajectory(name, spans=(VersionSpan(start=1, end=3, version=0),), reward=1.0)
         branch = trajectory(name, spans=(VersionSpan(start=1, end=4, version=version),), reward=1.0)
+        branch = replace(branch, status=Status.TRUNCATED)
         rows = [replace(row, row=at, num_rows=2) for at, row in enumerate((first, branch))]
         play.hear(TrajectoryFinished(trajectory=rows[0], others=(rows[1],)), "session-0")
     tally = play.core.round.tallies["sampled"] if play.core.round else None
     assert tally is not None
     (outcome,) = [one for one in tally.outcomes if one.index == 0]
-    assert outcome.num_sampled_tokens == 5
+    assert (outcome.num_sampled_tokens, outcome.truncated) == (5, True)
