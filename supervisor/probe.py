@@ -48,6 +48,7 @@ class Target(Struct, frozen=True):
         "device",
         "template",
         "lengths",
+        "kept",
         "checkpoint",
     ]
     path: str
@@ -308,6 +309,18 @@ def _lengths(target: Target) -> Iterator[Fault]:
         yield Fault(what, "shorten or drop them, or raise the limit")
 
 
+def _kept(target: Target) -> Iterator[Fault]:
+    prompts: Any = import_module("milepost.actors.rollout.promptset")
+    try:
+        what = prompts.function_differs(target.path, target.options)
+    except Exception as error:  # noqa: BLE001 - prompts come from user code, which may raise anything
+        told = f"reading the prompts raised {type(error).__name__}: {error}"
+        yield Fault(told, f"see {_place(error)}")
+        return
+    if what:
+        yield Fault(what, prompts.KEEP)
+
+
 def _checkpoint(target: Target) -> Iterator[Fault]:
     faults_of: Any = import_module("milepost.actors.trainer.fsdp.checkpoint").checkpoint_faults
     folder, options = Path(target.path), target.options
@@ -329,6 +342,7 @@ WITHOUT_CODE: Final[dict[str, Callable[[Target], Iterator[Fault]]]] = {
     "device": _device,
     "template": _template,
     "lengths": _lengths,
+    "kept": _kept,
     "checkpoint": _checkpoint,
 }
 """Kinds of target that are not named by an import path."""

@@ -24,6 +24,7 @@ from milepost.actors.evaluator.works import (
 )
 from milepost.actors.journal import JournalFile, read_records
 from milepost.actors.rollout.prompts import load_held_out_prompts
+from milepost.actors.rollout.promptset import PromptSet, note, noted
 from milepost.configs.spec import ActorSpec
 from milepost.messages.shared import Prompt
 
@@ -44,6 +45,7 @@ async def run(context: ActorContext) -> None:
         journal.write(record)
         past.apply(record)
     core, prompts = make_core(spec, past)
+    changed = note_prompts(spec, core.prompts)
     path = context.run_folder / "transcripts.jsonl"
     folder = context.run_folder / "evaluation"
     examiner = Examiner(config.external, config.external_options, folder)
@@ -66,6 +68,8 @@ async def run(context: ActorContext) -> None:
         return None
 
     facts: dict[str, object] = {"held_out_prompts": prompts, "left": sorted(past.due)}
+    if changed:
+        facts["held_out_prompts_changed"] = changed
     try:
         await context.serve(core, facts=facts, perform=perform)
     finally:
@@ -91,6 +95,23 @@ def make_core(spec: ActorSpec, past: Past) -> tuple[Evaluator, int]:
     if not config.external:
         prompts = load_held_out_prompts(topology.data, topology.run.seed)[: config.prompts_max]
     return Evaluator(settings, prompts, past), len(prompts)
+
+
+def note_prompts(spec: ActorSpec, prompts: Sequence[Prompt]) -> str:
+    """Note which prompts are asked; says what is other than in the life before, if anything is.
+
+    Scores of both lives are shown side by side, and are of different questions then.
+
+    Raises:
+        PromptError: one of them cannot be sent to anybody.
+    """
+    data, folder = spec.topology.data, Path(spec.run_folder)
+    if not prompts or data is None:
+        return ""
+    now = PromptSet.of(data.held_out_prompts or data.prompts, prompts)
+    before = noted(folder, "held_out")
+    note(folder, "held_out", now)
+    return now.differs_from(before) if before is not None else ""
 
 
 class Journal:

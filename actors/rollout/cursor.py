@@ -28,6 +28,11 @@ class PromptOrder:
         """Prompts in one epoch."""
         return len(self._prompts)
 
+    @property
+    def prompts(self) -> Sequence[Prompt]:
+        """All of them, as their source orders them."""
+        return self._prompts
+
     def at(self, position: int) -> Prompt:
         """The prompt at `position` >= 0."""
         assert position >= 0, position

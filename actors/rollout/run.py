@@ -18,6 +18,7 @@ from milepost.actors.rollout.core import Rollout
 from milepost.actors.rollout.cursor import PromptOrder
 from milepost.actors.rollout.ledger import Ledger
 from milepost.actors.rollout.prompts import load_train_prompts
+from milepost.actors.rollout.promptset import PromptSet, hold_to
 from milepost.actors.rollout.records import Record, decode_record, encode_record
 from milepost.actors.rollout.settings import RolloutSettings
 from milepost.configs.spec import ActorSpec
@@ -27,12 +28,14 @@ async def run(context: ActorContext) -> None:
     """Serve until stopped.
 
     Raises:
-        PromptError: the prompts cannot be read.
+        PromptError: the prompts cannot be read, or are not those that the run began with.
         JournalDamaged: the ledger of the run to go on from cannot be trusted.
         LedgerBehind: see `resume`.
     """
     spec = context.spec
     settings, order = read_prompts(spec)
+    assert spec.topology.data is not None, "prompts were read"
+    hold_to(context.run_folder, "train", PromptSet.of(spec.topology.data.prompts, order.prompts))
     path = context.run_folder / "journal" / "rollout"
     ledger = recover(path, settings.checkpoints_named)
     hand = JournalHand(path)

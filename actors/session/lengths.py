@@ -16,6 +16,7 @@ from typing import Any, Final
 import msgspec
 
 from milepost.actors.rollout.prompts import PromptError, is_file, load_prompts, resolve
+from milepost.actors.rollout.promptset import FUNCTION_PROMPTS_MAX
 from milepost.actors.session.assembly import import_conversation
 from milepost.actors.session.families import UnknownFamily
 from milepost.actors.session.text.proof import make_renderer
@@ -26,7 +27,6 @@ from milepost.messages.shared import Prompt
 
 SCAN_S: Final = 15.0
 """Processor time of one source."""
-FUNCTION_PROMPTS_MAX: Final = 1000
 TEMPLATE_TOKENS: Final = 512
 """What a template may write of its own: a system prompt, how to call tools."""
 MESSAGE_TOKENS: Final = 16

@@ -28,6 +28,7 @@ from milepost.supervisor.checks.http import (
     http_key_is_readable,
     http_ports_are_free,
 )
+from milepost.supervisor.checks.kept import functions_yield_the_same, prompts_are_noted
 from milepost.supervisor.checks.learning import (
     batch_divides,
     loss_is_defined,
@@ -129,7 +130,12 @@ CHECKS: Final = (
     Check("the key of the HTTP door can be read", FILES, http_key_is_readable),
     Check("the HTTP door finds its ports", FILES, http_ports_are_free),
     Check("the guests' door finds its port", FILES, guests_door_is_free),
-    Check("every line of the prompt files is a prompt", FILES, prompts_are_readable),
+    Check("a resumed run noted which prompts it began with", FILES, prompts_are_noted),
+    Check(
+        "every line of the prompt files is a prompt, a resumed run's the same as before",
+        FILES,
+        prompts_are_readable,
+    ),
     Check("no held-out prompt of a file is trained on", FILES, held_out_is_apart),
     Check("the interpreter of SGLang exists", FILES, servers_can_start),
     Check("adapters are those of the model", FILES, adapters_fit),
@@ -147,5 +153,8 @@ CHECKS: Final = (
         user_code_loads,
     ),
     Check("every prompt leaves room for a reply", CODE, prompts_have_room),
+    Check(
+        "functions yield the prompts that a resumed run began with", CODE, functions_yield_the_same
+    ),
     Check("the checkpoint to go on from is whole and of this model", CODE, checkpoint_fits),
 )

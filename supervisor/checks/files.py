@@ -16,6 +16,7 @@ from milepost.messages.limits import BusLimits
 from milepost.messages.shared import Prompt
 from milepost.messages.structure import check_depth, check_structure
 from milepost.supervisor.checks.check import Finding, Note, Subject
+from milepost.supervisor.checks.kept import others
 
 LEVELS_AROUND: Final = 4
 """Of a message around the prompt in it."""
@@ -24,12 +25,12 @@ ITEMS_AROUND: Final = 1 << 10
 
 
 def prompts_are_readable(subject: Subject) -> Iterator[Finding]:
-    """A bad line of the prompt file that is met only when its turn comes."""
-    data = subject.topology.data
+    """A bad line of the prompt file that is met only when its turn comes; a resume with others."""
+    data, evaluator = subject.topology.data, subject.topology.actors.evaluator
     if data is None:
         return
     sources = [("$.data.prompts", data.prompts, "train")]
-    if subject.topology.actors.evaluator is not None:
+    if evaluator is not None:
         sources.append(("$.data.held_out_prompts", data.held_out_prompts, "held_out"))
     for where, source, split in sources:
         if not is_file(source):
@@ -43,6 +44,11 @@ def prompts_are_readable(subject: Subject) -> Iterator[Finding]:
             if what := too_much(prompt, subject.topology.system.bus):
                 yield Problem(f'prompt "{prompt.prompt_id}": {what}', where, "make it smaller")
                 break
+        else:
+            used = (
+                prompts if split == "train" or not evaluator else prompts[: evaluator.prompts_max]
+            )
+            yield from others(subject, split, where, source, used)
 
 
 def too_much(prompt: Prompt, bus: BusConfig) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,15 +14,18 @@ from torch.distributed.checkpoint.filesystem import FileSystemWriter
 from torch.distributed.checkpoint.state_dict_saver import save
 from unit.trainer.kit import write_model
 
+from milepost.actors.rollout.promptset import PromptSet, note
 from milepost.actors.session.text.sources import text_hashes
 from milepost.actors.trainer.fsdp.checkpoint import CheckpointMeta, state_shapes
 from milepost.actors.trainer.fsdp.model import parameter_shapes
 from milepost.configs.dump import dump_topology
 from milepost.configs.load import decode
 from milepost.configs.problem import Problem
+from milepost.messages.shared import Prompt
 from milepost.supervisor.checkpoints import META, checkpoint_folder
 from milepost.supervisor.checks import CHECKS, Machine, Stage, Subject
 from milepost.supervisor.checks.check import Note
+from milepost.supervisor.checks.kept import functions_yield_the_same
 from milepost.supervisor.checks.resume import checkpoint_fits
 
 pytestmark = [
@@ -145,3 +149,43 @@ def test_a_checkpoint_that_says_nothing_of_how_text_was_read_goes_on_with_a_note
         "does not say with which tokenizer and chat template: whether they are the same is not "
         "known"
     )
+
+
+FUNCTION = """
+from milepost.messages.shared import Prompt
+
+def prompts(split, seed, options):
+    for index in range(COUNT):
+        yield Prompt(prompt_id=f"{split} {index}", messages=[{"role": "user", "content": "x"}])
+"""
+
+
+def test_a_function_whose_code_has_changed_is_told_before_anything_starts(
+    resumed: Subject, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of more prompts than a check asks for, the rollout actor finds out; none is asked for."""
+    assert resumed.run_folder is not None
+    module = tmp_path / "task.py"
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    given = [
+        Prompt(prompt_id=f"train {index}", messages=[{"role": "user", "content": "x"}])
+        for index in range(1001)
+    ]
+    assert list(functions_yield_the_same(resumed)) == [], "a run that noted nothing"
+    note(resumed.run_folder, "train", PromptSet.of("task:prompts", given[:3]))
+    for count, told in (
+        (3, ""),
+        (40, "are 40 with digest"),
+        (2000, "are more than 1000 from task"),
+    ):
+        module.write_text(FUNCTION.replace("COUNT", str(count)), encoding="utf-8")
+        found = list(functions_yield_the_same(resumed))
+        assert len(found) == bool(told)
+        for problem in found:
+            assert isinstance(problem, Problem)
+            assert told in problem.what
+            assert "they were 3 with digest" in problem.what
+            assert problem.where == "$.data.prompts"
+    module.write_text("raise SystemExit\n", encoding="utf-8")
+    note(resumed.run_folder, "train", PromptSet.of("task:prompts", given))
+    assert list(functions_yield_the_same(resumed)) == []
