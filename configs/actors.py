@@ -72,7 +72,8 @@ class TreeConfig(Config, kw_only=True):
     nodes_max: Positive = 1024
     """Generations of one session, all branches together."""
     tokens_max: Positive = 1 << 20
-    """Tokens that the branches of one session hold, and those of the rows it delivers."""
+    """Tokens that the branches of one session hold; and those of the rows it delivers, where what
+    branches share counts in each. Beyond either, a turn is refused."""
     leaf_picker: str = "drop_retries"
     """Which branches are trained: `drop_retries`, `keep_all`, or `module:function(leaves)`."""
     leaf_post_processor: str = "train_once"

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from milepost.actors.arrays import to_bulk
 from milepost.actors.routes import routes_hashes
 from milepost.actors.seal import sealed
-from milepost.actors.session.leaves import LeafFault, LeafRules, leaf_of
+from milepost.actors.session.leaves import LeafRules, leaf_of
 from milepost.actors.session.text.canonical import SAME
 from milepost.actors.session.text.conversation import conversation_row
 from milepost.actors.session.text.repetition import is_repetitive
@@ -45,8 +45,6 @@ class RowRules:
     """How the branches of a session become rows."""
 
     leaves: LeafRules = field(default_factory=LeafRules)
-    tokens_max: int = 1 << 20
-    """Of all rows of one trajectory together, when there are several."""
     writes_conversations: bool = False
     """Beside the tokens of rows that are trained."""
 
@@ -73,17 +71,11 @@ class RowMaker:
         """The rows that are trained, sealed; their arrays are views of the record's.
 
         Raises:
-            LeafFault: a hook broke its contract, or the rows together are too long.
+            LeafFault: a hook broke its contract.
         """
         by_number = {branch.path[-1]: branch for branch in branches}
         limits = self._limits(branches)
         leaves = rules.leaves.choose([leaf_of(branch) for branch in branches])
-        length = sum(leaf.num_tokens for leaf in leaves)
-        if len(leaves) > 1 and length > rules.tokens_max:
-            raise LeafFault(
-                f"the {len(leaves)} rows of this trajectory have {length} tokens, "
-                f"actors.session.tree.tokens_max is {rules.tokens_max}; pick fewer or raise it"
-            )
         loss_tokens = sum(
             turn.end - turn.prompt_end
             for leaf in leaves

@@ -86,14 +86,18 @@ class Record(Protocol):
         ...
 
     def plan(
-        self, messages: list[ChatMessage], tools: list[dict[str, Any]], *, in_flight: int
+        self,
+        messages: list[ChatMessage],
+        tools: list[dict[str, Any]],
+        *,
+        in_flight: Sequence[Plan] = (),
     ) -> Plan:
         """How this request goes on; nothing changes.
 
         Args:
             messages: the whole conversation, as the client sees it.
             tools: of the request.
-            in_flight: turns of this session that are planned and not committed.
+            in_flight: of turns of this session that are not committed.
 
         Raises:
             TurnRefused: kinds `not_append_only`, `truncated`, `limit`, and `bad_request` for a role
@@ -188,7 +192,11 @@ class LinearRecord:
         return self.history.messages
 
     def plan(
-        self, messages: list[ChatMessage], tools: list[dict[str, Any]], *, in_flight: int
+        self,
+        messages: list[ChatMessage],
+        tools: list[dict[str, Any]],
+        *,
+        in_flight: Sequence[Plan] = (),
     ) -> Plan:
         """As `LinearHistory.plan`; what is in flight will be superseded."""
         del in_flight

@@ -134,7 +134,13 @@ def record_maker(config: SessionConfig) -> Callable[[Collection[str]], Record]:
         return LinearRecord(LinearHistory(matcher, roles))
 
     def branching(roles: Collection[str]) -> Record:
-        return TreeRecord(matcher, roles, nodes_max=tree.nodes_max, tokens_max=tree.tokens_max)
+        return TreeRecord(
+            matcher,
+            roles,
+            nodes_max=tree.nodes_max,
+            tokens_max=tree.tokens_max,
+            keeps_retries=tree.leaf_picker != "drop_retries",
+        )
 
     return linear if config.history == "linear" else branching
 
@@ -146,7 +152,7 @@ def row_rules(config: SessionConfig) -> RowRules:
         ValueError: a leaf hook is not known.
     """
     tree = config.tree
-    return RowRules(LeafRules(tree.leaf_picker, tree.leaf_post_processor), tree.tokens_max)
+    return RowRules(LeafRules(tree.leaf_picker, tree.leaf_post_processor))
 
 
 def load_renderer(model: ModelConfig, config: SessionConfig) -> Renderer:

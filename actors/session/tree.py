@@ -8,6 +8,7 @@ after the same history, are told apart by their number: the later one is continu
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
@@ -68,7 +69,9 @@ class TreeRecord:
         matcher: whether a replayed message is the stored one.
         appended_roles: roles that may follow a reply.
         nodes_max: generations of one session.
-        tokens_max: tokens of all nodes together, each shared beginning counted once.
+        tokens_max: tokens of all nodes together, each shared beginning counted once; and of the
+            rows that are delivered, each with the whole of its path.
+        keeps_retries: whether replies may be delivered that a later one took the place of.
     """
 
     takes_parallel = True
@@ -80,13 +83,17 @@ class TreeRecord:
         *,
         nodes_max: int,
         tokens_max: int,
+        keeps_retries: bool = True,
     ) -> None:
         self._matcher = matcher
         self._appended_roles = appended_roles
         self._nodes_max = nodes_max
         self._tokens_max = tokens_max
+        self._keeps_retries = keeps_retries
         self._nodes: dict[int, Node] = {}
         self._roots: list[Node] = []
+        self._leaf_tokens = 0
+        """Of the rows of all leaves, retried or not."""
         self.num_tokens = 0
         self.num_sampled_tokens = 0
 
@@ -101,7 +108,11 @@ class TreeRecord:
         return ()
 
     def plan(
-        self, messages: list[ChatMessage], tools: list[dict[str, Any]], *, in_flight: int
+        self,
+        messages: list[ChatMessage],
+        tools: list[dict[str, Any]],
+        *,
+        in_flight: Sequence[Plan] = (),
     ) -> Plan:
         """Continue the deepest node that the request repeats, or begin a new root.
 
@@ -110,22 +121,9 @@ class TreeRecord:
         """
         node, matched = self._deepest(messages, tools)
         parent = node.number if node else None
-        if len(self._nodes) + in_flight >= self._nodes_max:
-            raise TurnRefused(
-                "limit",
-                f"{len(self._nodes)} turns were generated in all branches and {in_flight} are in "
-                f"flight, actors.session.tree.nodes_max is {self._nodes_max}",
-                limit="nodes_max",
-                parent=parent,
-            )
-        if self.num_tokens >= self._tokens_max:
-            raise TurnRefused(
-                "limit",
-                f"the branches hold {self.num_tokens} tokens, actors.session.tree.tokens_max is "
-                f"{self._tokens_max}",
-                limit="tree.tokens_max",
-                parent=parent,
-            )
+        if why := self._is_full(in_flight, node):
+            limit, told = why
+            raise TurnRefused("limit", told, limit=limit, parent=parent)
         if node is None:
             # Not the list itself: a door's grows with its next request.
             return Plan(0, 0, messages[:], tools, is_retry=bool(self._roots))
@@ -145,6 +143,48 @@ class TreeRecord:
                 "can be tried again, not continued",
             )
         return plan
+
+    def _is_full(self, in_flight: Sequence[Plan], parent: Node | None) -> tuple[str, str] | None:
+        """The bound that leaves no place for one more turn after this one, in words, too."""
+        if len(self._nodes) + len(in_flight) >= self._nodes_max:
+            return "nodes_max", (
+                f"{len(self._nodes)} turns were generated in all branches and {len(in_flight)} are "
+                f"in flight, actors.session.tree.nodes_max is {self._nodes_max}"
+            )
+        bound = f"actors.session.tree.tokens_max is {self._tokens_max}"
+        if self.num_tokens >= self._tokens_max:
+            return "tree.tokens_max", f"the branches hold {self.num_tokens} tokens, {bound}"
+        grown = [node for plan in in_flight if (node := self._parent(plan))]
+        grown += [parent] if parent else []
+        if self._leaf_tokens + sum(node.length for node in grown) < self._tokens_max:
+            return None
+        row_tokens = self._row_tokens(grown)
+        if row_tokens < self._tokens_max:
+            return None
+        return "tree.tokens_max", (
+            f"the rows of the branches would have {row_tokens} tokens, what they share counted in "
+            f"each, {bound}"
+        )
+
+    def _row_tokens(self, grown: Sequence[Node]) -> int:
+        """Of all rows that may be delivered once these nodes have one more child each.
+
+        Replies to first prompts all count: which of them are retries takes comparing their text.
+        """
+        newest = {node.number: math.inf for node in grown}
+        for node in self._nodes.values():
+            if node.children and node.number not in newest:
+                newest[node.number] = max(child.number for child in node.children)
+        rows = [
+            node.length
+            for node in self._nodes.values()
+            if node.number not in newest
+            and (
+                self._keeps_retries or not node.parent or node.number >= newest[node.parent.number]
+            )
+        ]
+        added = grown if self._keeps_retries else {node.number: node for node in grown}.values()
+        return sum(rows) + sum(node.length for node in added)
 
     def _deepest(
         self, messages: list[ChatMessage], tools: list[dict[str, Any]]
@@ -215,6 +255,9 @@ class TreeRecord:
             depth=plan.base_turns + 1,
             length=(parent.length if parent else 0) + added,
         )
+        self._leaf_tokens += node.length
+        if parent and not parent.children:
+            self._leaf_tokens -= parent.length
         (parent.children if parent else self._roots).append(node)
         self._nodes[turn.number] = node
         self.num_tokens += added
@@ -236,6 +279,9 @@ class TreeRecord:
     def _remove(self, node: Node) -> None:
         del self._nodes[node.number]
         (node.parent.children if node.parent else self._roots).remove(node)
+        self._leaf_tokens -= node.length
+        if node.parent and not node.parent.children:
+            self._leaf_tokens += node.parent.length
         self.num_tokens -= node.length - (node.parent.length if node.parent else 0)
         self.num_sampled_tokens -= len(node.turn.reply.token_ids)
 
@@ -263,7 +309,7 @@ class TreeRecord:
 
     def validate(self) -> None:
         """Assert that the tree holds together, and every row of it."""
-        held = sampled = 0
+        held = sampled = leaves = 0
         for number, node in self._nodes.items():
             siblings = node.parent.children if node.parent else self._roots
             assert node.number == number, f"node {number} is filed wrongly"
@@ -271,8 +317,10 @@ class TreeRecord:
             assert node.parent is None or node.parent.number < number, "a child before its parent"
             held += node.length - (node.parent.length if node.parent else 0)
             sampled += len(node.turn.reply.token_ids)
-        counted = self.num_tokens, self.num_sampled_tokens
-        assert (held, sampled) == counted, f"{(held, sampled)} tokens are counted as {counted}"
+            leaves += 0 if node.children else node.length
+        found = held, sampled, leaves
+        counted = self.num_tokens, self.num_sampled_tokens, self._leaf_tokens
+        assert found == counted, f"{found} tokens are counted as {counted}"
         for branch in self.branches():
             branch.row.validate()
             length = self._nodes[branch.path[-1]].length

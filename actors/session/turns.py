@@ -84,9 +84,9 @@ class Turns:
         messages = turn.messages
         if not is_checked:
             messages = check_messages(messages, session.record.known)
-        flights = session.flights.values()
-        plan = session.record.plan(messages, turn.tools, in_flight=len(flights))
-        if session.record.takes_parallel and any(one.plan.parent == plan.parent for one in flights):
+        planned = [one.plan for one in session.flights.values()]
+        plan = session.record.plan(messages, turn.tools, in_flight=planned)
+        if session.record.takes_parallel and any(one.parent == plan.parent for one in planned):
             plan = replace(plan, is_retry=True)
         if plan.base_turns >= spec.limits.turns_max:
             raise TurnRefused(

@@ -262,14 +262,6 @@ def test_the_tokens_of_all_branches_are_bounded() -> None:
     assert "tree.tokens_max is 8" in refused(game, game.chat([user("two")]), "limit")
 
 
-def test_rows_that_are_too_long_together_are_a_loss_with_a_name() -> None:
-    """Shared beginnings are delivered once for each row that has them."""
-    game, _ = grown(TreeConfig(tokens_max=200))
-    request = game.finish()
-    lost: Any = game.replies[request]
-    assert "rows of this trajectory have" in lost.cause
-
-
 def test_a_role_that_cannot_be_appended_is_refused_and_changes_nothing() -> None:
     """Planning works beside the tree."""
     game = play(tree=TREE)

@@ -8,7 +8,7 @@ import pytest
 from unit.session.kit import QUESTION, Play, play, refused
 
 from milepost.configs.actors import TreeConfig
-from milepost.messages.session import ChatReply, ConversationAsked
+from milepost.messages.session import ChatReply, ConversationAsked, TrajectorySent
 from milepost.messages.shared import EpisodeLimits, FinishReason, Status
 
 
@@ -115,3 +115,70 @@ def test_a_reply_that_the_run_cut_off_is_truncated_whatever_its_client_allowed()
     game.sample("a t", finish_reason=FinishReason.LENGTH)
     assert told(game) == "reply_tokens_max"
     assert rows(game)["3"] == ("truncated", "reply_tokens_max")
+
+
+# ---- rows together -----------------------------------------------------------------------
+
+
+def shared(tokens_max: int, **tree: Any) -> tuple[Play, list[Any]]:
+    """A long first turn, that every later one continues."""
+    game = play(tree=TreeConfig(tokens_max=tokens_max, **tree))
+    game.open()
+    first = user("a long prompt " * 12)
+    return game, [first, game.turn([first], "one")]
+
+
+def lengths(game: Play) -> list[int]:
+    """Tokens of each delivered row."""
+    request = game.finish()
+    while game.works:
+        game.work()
+    message = game.take()
+    assert isinstance(game.replies[request], TrajectorySent)
+    return [row.token_ids.shape[0] for row in (message.trajectory, *message.others)]
+
+
+def test_a_turn_that_would_make_the_rows_too_long_is_refused_and_the_rest_is_delivered() -> None:
+    """What branches share is delivered with each: the verdict lost a session that held little."""
+    game, base = shared(600)
+    for number in range(9):
+        asks = [*base, user(f"sub {number}")]
+        request = game.chat(asks)
+        if not game.asks:
+            break
+        game.sample("done")
+        answer: Any = game.replies[request]
+        game.turn([*asks, answer.message, user("more")], "ok")
+    told = refused(game, request, "limit")
+    assert "what they share counted in each, actors.session.tree.tokens_max is 600" in told
+    delivered = lengths(game)
+    assert len(delivered) > 1
+    assert 600 - max(delivered) < sum(delivered) < 600
+
+
+def test_a_branch_that_only_grows_is_bounded_by_what_it_holds() -> None:
+    game, base = shared(600)
+    for _ in range(20):
+        base = [*base, user("go on")]
+        base.append(game.turn(base, "ok"))
+    assert max(lengths(game)) > 300
+
+
+def test_forks_in_flight_count_with_what_they_share() -> None:
+    """A burst of them would get past the bound, each alone within it."""
+    game, base = shared(600, leaf_picker="keep_all")
+    requests = [game.chat([*base, user(f"sub {number}")]) for number in range(9)]
+    open_asks = len(game.asks)
+    assert 2 < open_asks < 9
+    assert all("counted in each" in refused(game, one, "limit") for one in requests[open_asks:])
+    while game.asks:
+        game.sample("ok")
+    assert sum(lengths(game)) < 600 + open_asks * 16, "new text and replies come on top"
+
+
+def test_retries_that_are_not_delivered_do_not_count() -> None:
+    """A harness that asks the same again and again delivers one row of it."""
+    game, base = shared(600)
+    for _ in range(9):
+        game.turn([*base, user("again")], "ok")
+    assert len(lengths(game)) == 1

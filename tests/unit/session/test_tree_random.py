@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from unit.session.kit import QUESTION, ROUTES, Play, ids, play, reply_to
 
 from milepost.actors.effects import Answered, Unanswered, Woken
+from milepost.actors.session.leaves import leaf_of
 from milepost.configs.actors import TreeConfig
 from milepost.messages.engine import GenerateRefused
 from milepost.messages.session import ChatReply, ChatTurn, ClientGone
@@ -92,6 +93,16 @@ class Harness:
         assert len(session.flights) == len(flights) - 1
 
 
+def check_counted_rows(game: Play) -> None:
+    """What bounds the rows is what would be delivered; retried first prompts count as well."""
+    record: Any = game.core._sessions["g.0"].record
+    leaves = [leaf_of(branch) for branch in record.branches()]
+    assert record._row_tokens([]) == sum(leaf.num_tokens for leaf in leaves)
+    record._keeps_retries = False
+    kept = [leaf for leaf in leaves if not leaf.retried or len(leaf.path) == 1]
+    assert record._row_tokens([]) == sum(leaf.num_tokens for leaf in kept)
+
+
 @given(SCRIPTS)
 def test_rows_of_a_tree_are_exactly_what_engines_saw_and_sampled(
     script: list[tuple[str, int, str]],
@@ -116,6 +127,7 @@ def test_rows_of_a_tree_are_exactly_what_engines_saw_and_sampled(
                 game.tell(PeerRestarted(actor=f"agent-{place % 2}", incarnation=1), "supervisor")
             case _:
                 harness.engine(action, place, word)
+    check_counted_rows(game)
     game.finish()
     assert all(request in game.replies for request in harness.asked), "SE-4 (one answer)"
     if not harness.rows:
