@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 from aiohttp import web
 
 from milepost.actors.session.http.dialect import Fault, encode
+from milepost.actors.session.http.dialects import dialect_of
 from milepost.messages.session import ChatRefused
 
 if TYPE_CHECKING:
@@ -45,8 +46,10 @@ def refusal(dialect: Dialect, answer: Message) -> web.Response:
     )
 
 
-def error(status: int, reason: str, headers: dict[str, str] | None = None) -> web.Response:
-    """A refusal of the door's own: `{"error": text}`."""
-    return web.Response(
-        body=encode({"error": reason}), status=status, headers=headers, content_type=JSON
-    )
+def error(
+    status: int, reason: str, headers: dict[str, str] | None = None, *, path: str = ""
+) -> web.Response:
+    """A refusal of the door's own: in the words of the path's dialect, or `{"error": text}`."""
+    dialect = dialect_of(path)
+    body = dialect.fault(Fault(status, "", reason)) if dialect else encode({"error": reason})
+    return web.Response(body=body, status=status, headers=headers, content_type=JSON)

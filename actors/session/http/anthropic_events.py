@@ -22,6 +22,11 @@ SIGNATURE: Final = "unsigned"
 is not the reply that was sampled. It is not looked at."""
 
 
+def message_id(about: About) -> str:
+    """Id of the message that answers a request."""
+    return f"msg_{about.serial}"
+
+
 def blocks_of(message: ChatMessage) -> list[dict[str, Any]]:
     """Thinking, text and calls of a reply, in this order."""
     blocks: list[dict[str, Any]] = []
@@ -75,7 +80,7 @@ class MessageEvents:
         """message_start, with the tokens of the row so far: the end says how many there were."""
         usage = {"input_tokens": self._about.prompt_tokens_hint, "output_tokens": 0}
         message: dict[str, Any] = {
-            "id": f"msg_{self._about.serial}",
+            "id": message_id(self._about),
             "type": "message",
             "role": "assistant",
             "model": self._about.asked.model,

@@ -11,7 +11,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from milepost.actors.session.http.anthropic_events import MessageEvents, blocks_of, usage_of
+from milepost.actors.session.http.anthropic_events import (
+    MessageEvents,
+    blocks_of,
+    message_id,
+    usage_of,
+)
 from milepost.actors.session.http.dialect import Asked, encode, finish_word
 from milepost.actors.session.http.fields import check_effort, refuse_more
 from milepost.actors.session.refusal import TurnRefused
@@ -34,7 +39,7 @@ _TOOL_FIELDS = (
     "cache_control",
     "eager_input_streaming",
 )
-_ERRORS = {400: "invalid_request_error", 404: "not_found_error", 413: "request_too_large"}
+_ERRORS = {404: "not_found_error", 413: "request_too_large"}
 
 
 class AnthropicMessages:
@@ -73,11 +78,15 @@ class AnthropicMessages:
         begun = bool(messages) and messages[-1]["role"] == "assistant"
         return Asked(messages, tools, bound, stream=stream, model=model, begun=begun)
 
+    def response_id(self, about: About) -> str:
+        """Unlike any other of this server."""
+        return message_id(about)
+
     def reply(self, reply: ChatReply, about: About) -> bytes:
         """One `message`."""
         return encode(
             {
-                "id": f"msg_{about.serial}",
+                "id": message_id(about),
                 "type": "message",
                 "role": "assistant",
                 "model": about.asked.model,
@@ -90,7 +99,8 @@ class AnthropicMessages:
 
     def fault(self, fault: Fault) -> bytes:
         """The dialect's own shape."""
-        kind = _ERRORS.get(fault.status, "api_error")
+        other = "invalid_request_error" if fault.status < 500 else "api_error"
+        kind = _ERRORS.get(fault.status, other)
         return encode({"type": "error", "error": {"type": kind, "message": fault.reason}})
 
     def writer(self, about: About) -> ReplyWriter:

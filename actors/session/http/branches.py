@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from milepost.actors.session.leaves import leaf_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     import numpy as np
     from numpy.typing import NDArray
@@ -17,6 +17,19 @@ if TYPE_CHECKING:
     from milepost.actors.session.record import Branch
     from milepost.messages.shared import ChatMessage, VersionSpan
     from milepost.messages.trajectory import TurnBoundary
+
+
+class Answer(NamedTuple):
+    """How a reply left this door."""
+
+    asked_s: float = 0.0
+    """Unix time."""
+    answered_s: float = 0.0
+    response_id: str = ""
+
+
+ELSEWHERE: Final = Answer()
+"""Of a reply that was asked for by another way, or so long ago that nobody remembers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,16 +77,24 @@ def copies_of(branches: Sequence[Branch]) -> list[BranchCopy]:
     ]
 
 
-def tree_of(branches: list[BranchCopy]) -> dict[str, Any]:
-    """The tree of a session's generations, as `GET /sessions/{id}` shows it."""
+def tree_of(branches: list[BranchCopy], answers: Mapping[int, Answer]) -> dict[str, Any]:
+    """The tree of a session's generations, as `GET /sessions/{id}` shows it.
+
+    Args:
+        branches: of the session.
+        answers: by the number of the generation.
+    """
     nodes: dict[int, dict[str, Any]] = {}
     for branch in branches:
         parent = None
         for number, turn in zip(branch.leaf.path, branch.turns, strict=True):
+            answer = answers.get(number, ELSEWHERE)
             nodes[number] = {
                 "id": number,
                 "parent": parent,
                 "seq": number,
+                "committed_at": answer.answered_s,
+                "response_id": answer.response_id or None,
                 "truncated": turn.finish_reason.value == "length",
                 "completion_span": [turn.prompt_end, turn.end],
                 "num_tokens": turn.end,

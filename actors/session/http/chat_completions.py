@@ -79,6 +79,10 @@ class ChatCompletions:
         fields.done()
         return Asked(messages, tools, bound, stream=stream, model=model, usage=usage)
 
+    def response_id(self, about: About) -> str:
+        """Unlike any other of this server."""
+        return _response_id(about)
+
     def reply(self, reply: ChatReply, about: About) -> bytes:
         """One `chat.completion`."""
         choice = {
@@ -150,9 +154,13 @@ class _Chunks:
         return event({**self._head, "choices": [choice]})
 
 
+def _response_id(about: About) -> str:
+    return f"chatcmpl-{about.serial}"
+
+
 def _head(about: About, kind: str) -> dict[str, Any]:
     return {
-        "id": f"chatcmpl-{about.serial}",
+        "id": _response_id(about),
         "object": kind,
         "created": int(about.created_s),
         "model": about.asked.model,
@@ -160,8 +168,8 @@ def _head(about: About, kind: str) -> dict[str, Any]:
 
 
 def _fault(fault: Fault) -> dict[str, Any]:
-    told = {"error": fault.reason, "kind": fault.kind}
-    return {**told, "limit": fault.limit} if fault.limit else told
+    more = {"kind": fault.kind, "limit": fault.limit}
+    return {"error": fault.reason, **{name: value for name, value in more.items() if value}}
 
 
 def _finish(reply: ChatReply) -> str:

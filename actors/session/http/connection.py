@@ -130,7 +130,8 @@ class Connection(RequestHandler):
         """
         super().handle_error(request, status, exc, message)
         told = (message or "").partition("\n")[0][:TOLD_CHARS_MAX] if status < 500 else ""
-        answer = error(status, told or "the session server failed, its log says how")
+        told = told or "the session server failed, its log says how"
+        answer = error(status, told, path=request.path)
         answer.force_close()
         return answer
 

@@ -129,6 +129,10 @@ class Dialect(Protocol):
         """
         ...
 
+    def response_id(self, about: About) -> str:
+        """As the reply's body has it."""
+        ...
+
     def reply(self, reply: ChatReply, about: About) -> bytes:
         """The body of a whole reply."""
         ...

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from milepost.actors.session.http.answers import JSON, NO_RETRY, error, refusal
 from milepost.actors.session.http.branches import copies_of, tree_of
 from milepost.actors.session.http.dialect import encode
+from milepost.actors.session.http.dialects import DIALECTS
 from milepost.actors.session.http.fields import Fields
 from milepost.actors.session.http.records import records_of
 from milepost.actors.session.http.samples import NoSamples, encode_samples, session_metadata
@@ -129,14 +130,14 @@ class Lifecycle:
     async def told(self, key: str, session: Session) -> web.Response:
         """`GET /sessions/{id}`."""
         is_tree = session.record.takes_parallel
-        later, times = session.record.later(), self._chats.times(session)
+        later, answers = session.record.later(), self._chats.answers(session)
 
         def tell() -> bytes:
             branches = copies_of(later())
-            records = Raw(records_of(branches, times))
+            records = Raw(records_of(branches, answers))
             metadata = session_metadata(branches, self._renderer)
             if is_tree:
-                metadata["tree"] = tree_of(branches)
+                metadata["tree"] = tree_of(branches, answers)
             return encode({"session_id": key, "records": records, "metadata": metadata})
 
         return web.Response(body=await self._aside(tell), content_type=JSON)
@@ -180,8 +181,7 @@ class Lifecycle:
 
     async def counted(self, session: Session, body: bytes) -> web.Response:
         """`POST /sessions/{id}/v1/messages/count_tokens`: of the conversation rendered whole."""
-        dialect = self._chats.speaks("messages")
-        assert dialect is not None, "the dialect of count_tokens is spoken"
+        dialect = DIALECTS["messages"]
         try:
             asked = self._chats.read(session, "messages", (body,))
             check_tools(asked.tools)

@@ -8,36 +8,38 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from milepost.actors.session.http.branches import ELSEWHERE
 from milepost.actors.session.http.dialect import encode
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
-    from milepost.actors.session.http.branches import BranchCopy
+    from milepost.actors.session.http.branches import Answer, BranchCopy
 
 PATH = "v1/chat/completions"
 
 
-def records_of(branches: Sequence[BranchCopy], times: Sequence[tuple[float, float]]) -> bytes:
+def records_of(branches: Sequence[BranchCopy], answers: Mapping[int, Answer]) -> bytes:
     """Records of the newest branch, in order: a JSON list.
 
     Each is written by itself: all of them hold every prompt again, and are never there at once.
 
     Args:
         branches: of the session.
-        times: for each of its turns, when it was asked and answered, Unix time.
+        answers: by the number of the generation.
     """
     if not branches:
         return b"[]"
     branch = branches[-1]
-    padded = [*times[-len(branch.turns) :]]
-    padded = [(0.0, 0.0)] * (len(branch.turns) - len(padded)) + padded
-    numbers = range(len(branch.turns))
-    return b"[%s]" % b",".join(encode(_record(branch, at, *padded[at])) for at in numbers)
+    records = (
+        _record(branch, at, answers.get(number, ELSEWHERE))
+        for at, number in enumerate(branch.leaf.path)
+    )
+    return b"[%s]" % b",".join(encode(record) for record in records)
 
 
-def _record(branch: BranchCopy, number: int, asked_s: float, answered_s: float) -> dict[str, Any]:
-    turn, end = branch.turns[number], branch.ends[number]
+def _record(branch: BranchCopy, at: int, answer: Answer) -> dict[str, Any]:
+    turn, end = branch.turns[at], branch.ends[at]
     message = branch.messages[end - 1]
     reply = slice(turn.prompt_end, turn.end)
     pairs = zip(branch.logprobs[reply].tolist(), branch.token_ids[reply].tolist(), strict=True)
@@ -60,8 +62,8 @@ def _record(branch: BranchCopy, number: int, asked_s: float, answered_s: float) 
     if branch.tools:
         request["tools"] = branch.tools
     return {
-        "timestamp": answered_s,
-        "request_timestamp": asked_s,
+        "timestamp": answer.answered_s,
+        "request_timestamp": answer.asked_s,
         "method": "POST",
         "path": PATH,
         "request": request,

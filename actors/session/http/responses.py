@@ -12,7 +12,7 @@ from msgspec import Meta
 from milepost.actors.session.http.continued import Continued
 from milepost.actors.session.http.dialect import Asked, encode
 from milepost.actors.session.http.fields import check_effort, refuse_more
-from milepost.actors.session.http.response_events import ResponseEvents, body_of
+from milepost.actors.session.http.response_events import ResponseEvents, body_of, response_id
 from milepost.actors.session.refusal import TurnRefused
 
 if TYPE_CHECKING:
@@ -74,6 +74,10 @@ class Responses:
         keep = asked if store else None
         return Asked(messages, tools, bound, stream=stream, model=model, echo=echo, keep=keep)
 
+    def response_id(self, about: About) -> str:
+        """Unlike any other of this server."""
+        return response_id(about)
+
     def reply(self, reply: ChatReply, about: About) -> bytes:
         """One `response`."""
         return encode(body_of(about, reply))
@@ -81,7 +85,7 @@ class Responses:
     def fault(self, fault: Fault) -> bytes:
         """`{"error": {...}}` as OpenAI writes it."""
         kind = "invalid_request_error" if fault.status < 500 else "server_error"
-        told = {"message": fault.reason, "type": kind, "code": fault.kind, "param": None}
+        told = {"message": fault.reason, "type": kind, "code": fault.kind or None, "param": None}
         return encode({"error": {**told, "limit": fault.limit} if fault.limit else told})
 
     def writer(self, about: About) -> ReplyWriter:

@@ -12,6 +12,7 @@ from aiohttp import web
 from milepost.actors.session.http.answers import JSON, error
 from milepost.actors.session.http.connection import Connection, Places, probe
 from milepost.actors.session.http.dialect import encode
+from milepost.actors.session.http.dialects import DIALECTS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -102,23 +103,24 @@ class HttpServer:
         )
 
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
-        if request.path == "/health":
+        path = request.path
+        if path == "/health":
             return web.Response(body=encode({"status": "ok"}), content_type=JSON)
         if not self._door.is_open:
-            return error(503, "the run has not begun", {"Retry-After": "1"})
+            return error(503, "the run has not begun", {"Retry-After": "1"}, path=path)
         if self._num_open >= self._config.requests_max:
             told = f"{self._num_open} requests are being answered, the most there may be"
-            return error(503, told, {"Retry-After": "1"})
+            return error(503, told, {"Retry-After": "1"}, path=path)
         self._num_open += 1
         try:
             return await self._dispatch(request)
         except web.HTTPRequestEntityTooLarge:
             told = f"the body has more than body_bytes_max = {self._config.body_bytes_max} bytes"
-            return error(413, told)
+            return error(413, told, path=path)
         except web.RequestPayloadError as broken:
-            return error(400, f"the body is no HTTP: {broken}")
+            return error(400, f"the body is no HTTP: {broken}", path=path)
         except web.HTTPException as refused:
-            return error(refused.status, refused.text or refused.reason)
+            return error(refused.status, refused.text or refused.reason, path=path)
         finally:
             self._num_open -= 1
 
@@ -133,7 +135,7 @@ class HttpServer:
             return await self._lifecycle.opened(request, body)
         session = self._door.core.find(words[1])
         if session is None:
-            return error(404, f"session not found: {words[1]}")
+            return error(404, f"session not found: {words[1]}", path=request.path)
         path = words[2] if len(words) == 3 else ""
         match method, path:
             case "GET", "":
@@ -147,10 +149,10 @@ class HttpServer:
             case "GET", "v1/models":
                 return self._lifecycle.models(session)
         spoken = path.removeprefix("v1/")
-        if self._chats.speaks(spoken) is None or spoken == path:
-            return error(404, f"a session has no path /{path}")
+        if spoken not in DIALECTS or spoken == path:
+            return error(404, f"a session has no path /{path}", path=request.path)
         if method != "POST":
-            return error(405, f"{method} /{path}: only POST asks for a reply")
+            return error(405, f"{method} /{path}: only POST asks for a reply", path=request.path)
         return await self._chats.answer(request, session, spoken, await self._pieces(request))
 
     async def _body(self, request: web.BaseRequest) -> bytes:

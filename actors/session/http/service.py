@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections import deque
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final
@@ -13,15 +12,13 @@ from aiohttp import web
 
 from milepost.actors.session.doors import DoorTurn
 from milepost.actors.session.http.answers import fault_of, refusal
-from milepost.actors.session.http.anthropic_messages import AnthropicMessages
-from milepost.actors.session.http.chat_completions import ChatCompletions
+from milepost.actors.session.http.branches import Answer
 from milepost.actors.session.http.connection import has_left, why_gone
-from milepost.actors.session.http.continued import Kept
+from milepost.actors.session.http.continued import RESPONSES_MAX, Kept
 from milepost.actors.session.http.dialect import About, Reading
+from milepost.actors.session.http.dialects import DIALECTS
 from milepost.actors.session.http.fields import Fields
 from milepost.actors.session.http.replay import Replay
-from milepost.actors.session.http.response_events import response_id
-from milepost.actors.session.http.responses import Responses
 from milepost.actors.session.http.whole import Whole
 from milepost.actors.session.refusal import TurnRefused
 from milepost.messages.session import ChatReply
@@ -54,7 +51,8 @@ class _Client:
 
     replays: dict[str, Replay]
     kept: Kept
-    times: deque[tuple[float, float]]
+    answers: dict[int, Answer]
+    """By the number of the generation, the oldest first."""
 
 
 class Chats:
@@ -78,23 +76,14 @@ class Chats:
         self._options = template_options
         self._models = models
         self._dropped = frozenset(dropped_fields)
-        self._dialects: dict[str, Dialect] = {
-            "chat/completions": ChatCompletions(),
-            "responses": Responses(),
-            "messages": AnthropicMessages(),
-        }
         self._clients: WeakKeyDictionary[Session, _Client] = WeakKeyDictionary()
         self._serial = 0
-
-    def speaks(self, path: str) -> Dialect | None:
-        """The dialect of a path after `/v1/`."""
-        return self._dialects.get(path)
 
     async def answer(
         self, request: web.BaseRequest, session: Session, path: str, body: Sequence[bytes]
     ) -> web.StreamResponse:
         """The next reply of this session; the body is in pieces."""
-        dialect, spec = self._dialects[path], session.spec
+        dialect, spec = DIALECTS[path], session.spec
         try:
             asked = self.read(session, path, body)
         except TurnRefused as refused:
@@ -141,29 +130,33 @@ class Chats:
         reading = Reading(session, replay, self._options, client.kept)
         try:
             fields = Fields(replay.begin(body), self._dropped)
-            return self._dialects[path].read(fields, reading)
+            return DIALECTS[path].read(fields, reading)
         finally:
             replay.end()
 
-    def times(self, session: Session) -> tuple[tuple[float, float], ...]:
-        """When its newest turns were asked and answered, Unix time."""
-        return tuple(self._client(session).times)
+    def answers(self, session: Session) -> dict[int, Answer]:
+        """How its replies left this door, by the number of the generation."""
+        return self._client(session).answers.copy()
 
     def _client(self, session: Session) -> _Client:
         known = self._clients.get(session)
         if known is None:
             spelled: dict[str, list[str]] = {}
-            replays = {name: Replay(spelled) for name in self._dialects}
-            known = _Client(replays, Kept(), deque(maxlen=session.spec.limits.turns_max))
+            replays = {name: Replay(spelled) for name in DIALECTS}
+            known = _Client(replays, Kept(), {})
             self._clients[session] = known
         return known
 
     def _answered(self, session: Session, path: str, reply: ChatReply, about: About) -> None:
         client = self._client(session)
         client.replays[path].answered(reply)
+        response_id = DIALECTS[path].response_id(about)
         if about.asked.keep is not None:
-            client.kept.remember(response_id(about), about.asked.keep, reply.message)
-        client.times.append((about.created_s, time.time()))
+            client.kept.remember(response_id, about.asked.keep, reply.message)
+        client.answers[reply.generation] = Answer(about.created_s, time.time(), response_id)
+        # A turn may be tried again and again.
+        if len(client.answers) > max(RESPONSES_MAX, session.spec.limits.turns_max):
+            del client.answers[next(iter(client.answers))]
 
     async def _streamed(
         self,
