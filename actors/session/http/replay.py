@@ -156,7 +156,7 @@ class Replay:
         fresh = []
         for index, raw_item in enumerate(items, same):
             item = _read(_OBJECT, raw_item, f"{name}[{index}]")
-            check_once(bytes(raw_item), f"{name}[{index}]")
+            check_once(bytes(raw_item), item, f"{name}[{index}]")
             fresh.append(
                 tuple(
                     self._known_text(check_message(message, index))

@@ -272,9 +272,16 @@ def test_a_field_that_stands_twice_in_a_message_is_told_by_its_place() -> None:
     first = b'{"messages":[{"role":"user","content":"a"}'
     replay = Replay({})
     replayed(replay, [first + b"]}"])
-    for twice in (b'"content":"a","content":"b"', b'"content" : "a", "c\\u006fntent":"a" '):
-        with pytest.raises(TurnRefused, match=r"messages\[1\].content stands twice"):
+    for twice in (
+        b'"content":"a","content":"b"',
+        b'"content" : "a", "c\\u006fntent":"a" ',
+        b'"content":"%b","content":"b"' % (b"x" * 3000),
+        b'"a/b":"a", "a\\/b":"a" ',
+    ):
+        with pytest.raises(TurnRefused, match=r"messages\[1\].(content|a/b) stands twice"):
             replayed(replay, [first + b',{"role":"user",' + twice + b"}]}"])
+    once = b',{"role":"user","content":"content","a":{"content":"role"},"b":"\\u0061"}]}'
+    assert len(replayed(replay, [first + once])) == 2
 
 
 def test_another_list_of_that_name_is_not_taken_for_the_messages() -> None:
