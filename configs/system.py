@@ -57,7 +57,8 @@ class RecorderConfig(Config, kw_only=True):
     payload_bytes_max: Positive = 1 << 30
     """Of each actor. What comes later is not kept, and cannot be replayed."""
     pins_max: Positive = 8
-    """Copies of a ring that nothing overwrites: of each actor, after failures and on request."""
+    """Copies of a ring that nothing overwrites: of each actor, after failures and on request. A
+    life of it, and a resumed run, begins to count anew."""
 
 
 class SystemConfig(Config, kw_only=True):

@@ -293,7 +293,8 @@ class _Run:
         )
         if verdict.status in {RunStatus.FAILED, RunStatus.GUARD} and verdict.cause is not None:
             pins_max = self._topology.system.recorder.pins_max
-            for problem in pin_rings(self._folder.path / FOLDER, verdict.cause.text, pins_max):
+            folder, text = self._folder.path / FOLDER, verdict.cause.text
+            for problem in pin_rings(folder, self._run_id, text, pins_max):
                 sys.stderr.write(f"{problem}\n")
         try:
             self._folder.write_json(SUMMARY, summary)

@@ -204,10 +204,8 @@ def _pin(recorder: Recorder, reason: str, image: bytes) -> str:
     """The file; empty when it cannot be written, which the log says."""
     try:
         return recorder.pin(reason, image)
-    except PinsFull:
-        return ""
-    except OSError as error:
-        sys.stderr.write(f"the recorder cannot pin: {error}\n")
+    except (PinsFull, OSError) as error:
+        sys.stderr.write(f"the recorder cannot pin: {error}; it was about: {reason}\n")
         return ""
 
 

@@ -1,4 +1,8 @@
-"""Pins: copies of a ring, compressed, that nothing overwrites; few for each life of an actor."""
+"""Pins: copies of a ring, compressed, that nothing overwrites; few for each life of an actor.
+
+A run that is resumed begins with incarnation 0 again, and keeps the pins of its earlier starts: so
+the id of the start is part of their names.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +14,7 @@ from typing import Final
 import msgspec
 import zstandard
 
-from milepost.actors.recorder.ring import RingDamaged
+from milepost.actors.recorder.ring import RingDamaged, about_of
 
 IMAGE_BYTES_MAX: Final = 1 << 33
 REASON_CHARACTERS_MAX: Final = 2000
@@ -22,11 +26,12 @@ class PinsFull(RuntimeError):
     """No further pin of this ring may be written."""
 
 
-def write_pin(ring: Path, image: bytes, reason: str, pins_max: int) -> Path:
+def write_pin(ring: Path, run_id: str, image: bytes, reason: str, pins_max: int) -> Path:
     """Write one more pin beside a ring.
 
     Args:
         ring: the file of the ring; the pin is named after it.
+        run_id: of the start of the run that the ring is of.
         image: its content.
         reason: why it is kept.
         pins_max: pins of one ring.
@@ -36,7 +41,7 @@ def write_pin(ring: Path, image: bytes, reason: str, pins_max: int) -> Path:
         OSError: it cannot be written.
     """
     for number in range(pins_max):
-        path = ring.with_suffix(f".pin-{number}.zst")
+        path = ring.with_suffix(f".{run_id}.pin-{number}.zst")
         if not path.exists():
             break
     else:
@@ -70,11 +75,12 @@ def read_pin(data: bytes) -> tuple[str, bytes]:
         raise RingDamaged(f"it cannot be unpacked: {error!r}") from error
 
 
-def pin_rings(folder: Path, reason: str, pins_max: int) -> Iterator[str]:
+def pin_rings(folder: Path, run_id: str, reason: str, pins_max: int) -> Iterator[str]:
     """Pin every ring that a run of dead processes left; yields what went wrong.
 
     Args:
         folder: `RUN/recorder`; may be missing.
+        run_id: of this start of the run; rings of earlier ones know nothing of its end.
         reason: how the run ended.
         pins_max: pins of one ring; a ring that has as many keeps them.
     """
@@ -82,8 +88,8 @@ def pin_rings(folder: Path, reason: str, pins_max: int) -> Iterator[str]:
         if ring.name.endswith(".earlier.ring"):
             continue
         try:
-            write_pin(ring, ring.read_bytes(), reason, pins_max)
-        except PinsFull:
-            continue
-        except OSError as error:
+            image = ring.read_bytes()
+            if about_of(image)["run_id"] == run_id:
+                write_pin(ring, run_id, image, reason, pins_max)
+        except (PinsFull, RingDamaged, OSError, KeyError, TypeError) as error:
             yield f"{ring} cannot be pinned: {error}"

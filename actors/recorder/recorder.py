@@ -214,7 +214,7 @@ class Recorder:
             PinsFull, OSError: see `write_pin`.
         """
         with self._pinning:
-            path = write_pin(self._ring.path, image, reason, self._pins_max)
+            path = write_pin(self._ring.path, self.run_id, image, reason, self._pins_max)
             self._num_pins += 1
         return str(path)
 

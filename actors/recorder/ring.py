@@ -185,20 +185,31 @@ def look_at(image: bytes, *, tail_min: int = 0) -> Image:
         RingDamaged: these are not the bytes of a ring.
     """
     view = memoryview(image)
-    if len(view) < HEADER_BYTES + _ALIGN or int.from_bytes(view[:8], "little") != MAGIC:
-        raise RingDamaged(f"{len(view)} bytes without the mark of a flight recorder")
-    capacity, tail, head, told = view[8:_WORDS_BYTES].cast("Q")
+    about = about_of(view)
+    capacity, tail, head, _ = view[8:_WORDS_BYTES].cast("Q")
     is_whole = capacity == len(view) - HEADER_BYTES and 0 <= head - tail <= capacity
     if not is_whole or (capacity | tail | head) % _ALIGN:
         raise RingDamaged(f"capacity {capacity}, tail {tail}, head {head} in {len(view)} bytes")
-    try:
-        about = msgspec.msgpack.decode(view[_WORDS_BYTES:HEADER_BYTES][:told])
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise RingDamaged(f"its header cannot be read: {error}") from error
     holes: list[int] = []
     records = list(_records(view, max(tail, tail_min), head, capacity, holes))
     where = f"{len(holes)} places, the first at byte {holes[0]}" if holes else ""
     return Image(about, records, where.replace("1 places, the first", "1 place,", 1))
+
+
+def about_of(image: bytes | memoryview) -> Any:
+    """What the bytes of a ring are of, whatever its records are.
+
+    Raises:
+        RingDamaged: these are not the bytes of a ring.
+    """
+    view = memoryview(image)
+    if len(view) < HEADER_BYTES + _ALIGN or int.from_bytes(view[:8], "little") != MAGIC:
+        raise RingDamaged(f"{len(view)} bytes without the mark of a flight recorder")
+    told = view[8:_WORDS_BYTES].cast("Q")[3]
+    try:
+        return msgspec.msgpack.decode(view[_WORDS_BYTES:HEADER_BYTES][:told])
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise RingDamaged(f"its header cannot be read: {error}") from error
 
 
 def _records(

@@ -58,7 +58,8 @@ def test_the_recorders_of_a_run_that_failed_are_pinned(tmp_path: Path) -> None:
         run.children()["worker-0"].kill()
         assert run.end() == 1
         (idle,) = read_recordings(run.folder / "recorder", "idle-0")
-        assert idle.pins == {"idle-0-0.pin-0.zst": "worker-0 was killed by SIGKILL"}
+        name = f"idle-0-0.{idle.run_id}.pin-0.zst"
+        assert idle.pins == {name: "worker-0 was killed by SIGKILL"}
 
 
 def test_the_death_of_one_actor_pins_the_recorders_of_those_that_go_on(tmp_path: Path) -> None:
@@ -68,7 +69,7 @@ def test_the_death_of_one_actor_pins_the_recorders_of_those_that_go_on(tmp_path:
         run.children()["again-0"].kill()
         run.until("incarnation 1 starts")
         until_s = time.monotonic() + DEADLINE_S
-        while not (pins := list((run.folder / "recorder").glob("worker-0-0.pin-0.zst"))):
+        while not (pins := list((run.folder / "recorder").glob("worker-0-0.*.pin-0.zst"))):
             assert time.monotonic() < until_s, "nobody pins"
             run.until("step ")
         (worker,) = read_recordings(run.folder / "recorder", "worker-0")
@@ -97,7 +98,8 @@ def test_pins_are_written_when_asked_for(tmp_path: Path) -> None:
         run.begun()
         done = milepost("pin", str(run.folder), "idle-0", "--reason", "a look")
         assert done.returncode == 0, done.stderr
-        assert done.stdout.strip() == str(run.folder / "recorder" / "idle-0-0.pin-0.zst")
+        (pin,) = (run.folder / "recorder").glob("idle-0-0.*.pin-0.zst")
+        assert done.stdout.strip() == str(pin)
         every = milepost("pin", "--run", str(run.folder))
         assert len(every.stdout.splitlines()) == 2
         unknown = milepost("pin", str(run.folder), "idle-7")

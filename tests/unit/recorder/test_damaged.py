@@ -80,7 +80,9 @@ def test_a_replay_misses_an_end_that_is_damaged(tmp_path: Path) -> None:
         Tape.read(tmp_path, "buffer", Until())
 
 
-@pytest.mark.parametrize("name", ["buffer-0.earlier.ring", "buffer-0.pin-0.zst", "buffer-1.ring"])
+@pytest.mark.parametrize(
+    "name", ["buffer-0.earlier.ring", "buffer-0.run.pin-0.zst", "buffer-1.ring"]
+)
 def test_files_of_other_lives_and_pins_refuse_no_whole_recording(tmp_path: Path, name: str) -> None:
     """A run that was resumed behind a power cut has them: it "goes as far as" its end was said."""
     recorded(tmp_path)
@@ -94,7 +96,7 @@ def test_a_pin_alone_is_not_taken_for_the_whole_life(tmp_path: Path) -> None:
     """The ring had its last lines; no number tells how many."""
     recorded(tmp_path)
     ring = recorder_path(tmp_path)
-    write_pin(ring, ring.read_bytes(), "why", pins_max=1)
+    write_pin(ring, "run", ring.read_bytes(), "why", pins_max=1)
     ring.write_bytes(b"nonsense")
     with pytest.raises(ReplayRefused, match=f"buffer-0.ring.*--until line={COUNT - 1} goes as"):
         Tape.read(tmp_path, "buffer", Until())

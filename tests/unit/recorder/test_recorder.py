@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from milepost.actors.effects import (
     Ask,
@@ -25,6 +26,7 @@ from milepost.actors.effects import (
 )
 from milepost.actors.hold import Told
 from milepost.actors.recorder.calls import Call, lasting, ordered
+from milepost.actors.recorder.desk import _tell
 from milepost.actors.recorder.lines import Line
 from milepost.actors.recorder.pins import PinsFull, pin_rings
 from milepost.actors.recorder.reading import read_lines, read_recording, read_recordings
@@ -192,14 +194,17 @@ def test_pins_keep_what_the_ring_overwrites_and_are_few(tmp_path: Path) -> None:
     for number in range(450, 900):
         record(recorder, Received("rollout", OPENED), float(number), [], ())
     path = recorder.pin("once more", recorder.image())
-    assert path.endswith("buffer-0.pin-1.zst")
+    assert path.endswith("buffer-0.run.pin-1.zst")
     with pytest.raises(PinsFull, match="has 2 pins"):
         recorder.pin("too often", recorder.image())
     (found,) = read_recordings(tmp_path / FOLDER)
     numbers = [line.number for line in found.lines]
     assert numbers == list(range(numbers[0], 900)), "ring and pins together"
     assert len(numbers) > len(read_recording(tmp_path / FOLDER / "buffer-0.ring").lines)
-    assert found.pins == {"buffer-0.pin-0.zst": "looked at", "buffer-0.pin-1.zst": "once more"}
+    assert found.pins == {
+        "buffer-0.run.pin-0.zst": "looked at",
+        "buffer-0.run.pin-1.zst": "once more",
+    }
 
 
 def test_two_threads_never_write_one_pin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -222,19 +227,51 @@ def test_two_threads_never_write_one_pin(tmp_path: Path, monkeypatch: pytest.Mon
 
 def test_the_rings_of_a_run_that_failed_are_pinned_after_its_end(tmp_path: Path) -> None:
     """Whoever resumes it twice still has what led to the first failure."""
+    folder = tmp_path / FOLDER
     for actor in ("buffer", "rollout"):
         recorder = opened(tmp_path, actor)
         record(recorder, None, 0.0, [], ())
         recorder.close()
     opened(tmp_path, "buffer").close()
-    assert list(pin_rings(tmp_path / FOLDER, "it failed", 1)) == []
-    assert list(pin_rings(tmp_path / FOLDER, "full by now", 1)) == []
-    names = sorted(path.name for path in (tmp_path / FOLDER).glob("*.zst"))
-    assert names == ["buffer-0.pin-0.zst", "rollout-0.pin-0.zst"]
-    assert read_recording(tmp_path / FOLDER / names[1]).pins == {names[1]: "it failed"}
+    assert list(pin_rings(folder, "run", "it failed", 1)) == []
+    names = sorted(path.name for path in folder.glob("*.zst"))
+    assert names == ["buffer-0.run.pin-0.zst", "rollout-0.run.pin-0.zst"]
+    assert read_recording(folder / names[1]).pins == {names[1]: "it failed"}
     opened(tmp_path, "rollout").close()
-    assert list(pin_rings(tmp_path / FOLDER, "it failed again", 2)) == []
-    assert read_recording(tmp_path / FOLDER / names[1]).pins == {names[1]: "it failed"}
+    assert list(pin_rings(folder, "run", "it failed again", 2)) == []
+    assert read_recording(folder / names[1]).pins == {names[1]: "it failed"}
+
+
+def test_pins_of_an_earlier_start_take_no_place_of_those_of_a_resumed_run(tmp_path: Path) -> None:
+    """It began with incarnation 0 and without a pin left, and said so nowhere."""
+    first = opened(tmp_path, pins_max=1)
+    first.pin("refused at the door", first.image())
+    first.close()
+    opened(tmp_path, "engine-0").close()
+    given = replace(spec(tmp_path, pins_max=1), run_id="second")
+    resumed = Recorder.open(given)
+    assert resumed is not None
+    resumed.close()
+    assert list(pin_rings(tmp_path / FOLDER, "second", "it failed", 1)) == []
+    pins = {each.run_id: each.pins for each in read_recordings(tmp_path / FOLDER, "buffer")}
+    assert pins == {
+        "run": {"buffer-0.run.pin-0.zst": "refused at the door"},
+        "second": {"buffer-0.second.pin-0.zst": "it failed"},
+    }
+    (engine,) = read_recordings(tmp_path / FOLDER, "engine-0")
+    assert engine.pins == {}, "it is of the first start, and did not fail"
+
+
+def test_a_pin_that_is_not_made_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Whoever looks for it would think that nothing had happened."""
+    recorder = opened(tmp_path, pins_max=1)
+    for reason in ("guard a: first", "guard b: second"):
+        _tell(recorder, reason, recorder.image())
+    told = capsys.readouterr().err
+    assert "pins_max allows no more; it was about: guard b: second" in told
+    recorder.close()
+    (problem,) = pin_rings(tmp_path / FOLDER, "run", "it failed", 1)
+    assert "buffer-0.ring has 1 pins" in problem
 
 
 def test_a_file_of_somebody_else_is_named(tmp_path: Path) -> None:
