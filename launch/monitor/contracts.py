@@ -35,6 +35,7 @@ STALE: Final = "C4 same version: oldest token"
 """How the door refuses a group for its age alone: the limit does its work."""
 HARMLESS: Final = "assistant_text"
 """Kind of mismatch that tells nothing of the system: the model wrote what renders differently."""
+_CONTRACT: Final = re.compile(r"(C[1-4])\b")
 _STEP: Final = re.compile(r"step (\d+)")
 
 
@@ -87,7 +88,9 @@ class Refusals(Struct):
                 self.num_stale += 1
                 self.last_stale = int(found[1]) if found else self.last_stale
                 continue
-            name = reason[:2]
+            # A seal, reward or group that does not hold names none: the row is not the sampled one.
+            contract = _CONTRACT.match(reason)
+            name = contract[1] if contract else "C1"
             self.counts[name] = self.counts.get(name, 0) + 1
             self.last_reason[name] = reason
             if found:
@@ -145,7 +148,7 @@ class _Door(Struct, frozen=True):
 
 
 def _tokens(door: _Door, metrics: Mapping[str, float]) -> Lamp:
-    """Hashed again at the door, group by group."""
+    """Hashed again at the door, group by group; what no other contract speaks of counts here."""
     colour = door.colour("C1", measured=door.groups > 0)
     figure = f"{door.groups:,} groups, {door.refused('C1')}" if door.groups else "not measured"
     kinds = {m[1]: value for name, value in metrics.items() if (m := _MISMATCH.fullmatch(name))}

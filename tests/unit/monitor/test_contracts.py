@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from unit.monitor.kit import about, event, step
 
+from milepost.actors.trainer.door import GROUP, REWARD, SEAL
 from milepost.actors.trainer.ranks import Ranks
 from milepost.launch.monitor.contracts import RECENT_STEPS, STALE, Colour, Lamp, Refusals, lamps
 
@@ -83,6 +84,15 @@ def test_each_refused_group_counts_under_the_contract_that_it_broke() -> None:
     found = lit(MEASURED, both)
     assert found[0].figure == "240 groups, 2 refused"
     assert found[3].colour is Colour.RED
+
+
+@pytest.mark.parametrize("name", [SEAL, REWARD, GROUP])
+def test_a_refusal_that_names_no_contract_lights_the_first_lamp(name: str) -> None:
+    """A row that was altered on its way is the dearest failure: all four stayed green."""
+    reason = f"{name}: the row seals to ab, its certificate says cd: trajectory g1.0"
+    found = lit(MEASURED, refused(30, reason))
+    assert [lamp.colour.value for lamp in found] == ["red", "grey", "green", "green"]
+    assert (found[0].figure, found[0].note) == ("240 groups, 1 refused", reason)
 
 
 def test_a_group_that_is_only_too_old_is_the_limit_at_work() -> None:
