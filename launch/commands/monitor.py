@@ -127,8 +127,10 @@ def _print_once(folder: Path, records: Records, model: Model) -> int:
     from milepost.launch.monitor.facts import facts_of
     from milepost.launch.monitor.feed import look_once
 
-    asyncio.run(look_once(folder, records, model.take))
+    reason = asyncio.run(look_once(folder, records, model.take))
     print_json(facts_of(model))
+    if reason:
+        raise Unreachable(reason)
     return Exit.DONE
 
 

@@ -251,11 +251,11 @@ def _read_copies(spot: Spot, answer: Tapped) -> list[Seen]:
     return [read_copy(spot.actor, copy) for copy in answer.copies]
 
 
-async def look_once(folder: Path, records: Records, take: Callable[[Update], None]) -> None:
+async def look_once(folder: Path, records: Records, take: Callable[[Update], None]) -> str:
     """Everything that is known at this moment.
 
-    Raises:
-        Unreachable: the run has not ended, and its supervisor does not answer.
+    Returns:
+        Why a run that has not ended cannot be heard; its files are told all the same.
     """
     from milepost.messages.supervisor import Snapshot, SnapshotRequested
 
@@ -263,13 +263,12 @@ async def look_once(folder: Path, records: Records, take: Callable[[Update], Non
         take(recorded)
     try:
         run = await asyncio.to_thread(find, folder)
-    except Unreachable:
+        take(Attached(run_id=run.run_id))
+        async with Client(run) as client:
+            snapshot = await client.ask(SnapshotRequested(), Snapshot, ASK_S)
+    except Unreachable as error:
         ended = await asyncio.to_thread(records.ended)
-        if ended is None:
-            raise
-        take(ended)
-        return
-    take(Attached(run_id=run.run_id))
-    async with Client(run) as client:
-        snapshot = await client.ask(SnapshotRequested(), Snapshot, ASK_S)
+        take(ended or Silent(reason=str(error)))
+        return "" if ended else str(error)
     take(heard(snapshot))
+    return ""
