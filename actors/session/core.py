@@ -10,7 +10,7 @@ Invariants:
     SE-1 (own tokens): a row is what engines were sent and what they sampled, in order; nothing in
         it was ever rendered or tokenized twice.
     SE-2 (all or nothing): a turn that is refused, fails or is superseded changes nothing.
-    SE-3 (one turn): a linear session has at most one turn in flight, the one asked for last.
+    SE-3 (one turn): a linear session has at most one turn beyond rendering; a newer one stops it.
     SE-4 (one answer): every question gets exactly one answer; a verdict repeated gets the same.
     SE-5 (bounded): at most sessions_max conversations are held.
 Starts: when tokenizer and template are loaded and the template is proven to append only.
@@ -119,6 +119,7 @@ class SessionCore:
                 effects = self._worked(key, result, error, now_s)
             case _ as unreachable:
                 assert_never(unreachable)
+        effects += self._turns.settled(now_s)
         for session in self._endings.ended:
             self._sessions.pop(session.spec.trajectory_id, None)
             effects += self._desk.leave_engine(session, now_s)

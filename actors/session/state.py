@@ -111,7 +111,8 @@ class Session:
     moves: list[str] = field(default_factory=list)
     """Why the session left an engine, each time."""
     flights: dict[int, Flight] = field(default_factory=dict)
-    """Turns between request and reply, by epoch; at most one unless the record takes several."""
+    """Turns between request and reply, by epoch, the oldest first; unless the record takes several,
+    all but the oldest are still rendered."""
     refused_by: str = ""
     """The bound that refused a turn, if no turn was committed since."""
     bounds: dict[int, str] = field(default_factory=dict)
@@ -196,14 +197,25 @@ class Session:
         """False when the turn was stopped meanwhile."""
         return self.flights.get(flight.epoch) is flight
 
+    def superseded_by(self, flight: Flight) -> list[Flight]:
+        """Turns whose place this one takes when it goes to an engine."""
+        if self.record.takes_parallel:
+            return []
+        return [other for other in self.flights.values() if other.epoch < flight.epoch]
+
+    def is_contested(self, flight: Flight) -> bool:
+        """Whether a newer turn may still take its place."""
+        return not self.record.takes_parallel and flight.epoch < max(self.flights)
+
     def validate(self) -> None:
         """Assert what holds between record and turns in flight; costs every token."""
         self.record.validate()
-        assert len(self.flights) <= 1 or self.record.takes_parallel, "SE-3 (one turn)"
         for epoch, flight in self.flights.items():
             assert epoch == flight.epoch <= self.epoch, "SE-3 (one turn): a flight is misfiled"
         if not self.record.takes_parallel:
-            assert not self.flights or self.epoch in self.flights, "SE-3 (one turn): an older one"
+            later = sorted(self.flights)[1:]
+            rendered = all(self.flights[epoch].stage is Stage.RENDER for epoch in later)
+            assert rendered, "SE-3 (one turn): a turn went to an engine and stopped no older one"
         assert not self.flights or self.ending is None, "a session with a verdict generates"
 
 

@@ -1,7 +1,8 @@
 """A turn from its request to its reply: plan, render, generate, read, commit.
 
 Nothing of a session changes before the commit, which happens in one step when everything has
-succeeded. A newer request on the same session takes the place of an older one still in flight.
+succeeded. A newer request on a linear session takes the place of an older one still in flight when
+it goes to an engine. Until then it may be refused, and the older one is not committed.
 """
 
 from __future__ import annotations
@@ -9,11 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from msgspec.structs import replace
-
 from milepost.actors.arrays import from_bulk, to_bulk
 from milepost.actors.effects import Ask, Effect, Reply, Request, Tell, Wake
-from milepost.actors.session.doors import DoorTurn
 from milepost.actors.session.families import ParsedReply
 from milepost.actors.session.generation import (
     EngineFault,
@@ -21,15 +19,14 @@ from milepost.actors.session.generation import (
     read_generated,
     reply_message,
 )
+from milepost.actors.session.planning import measure, planned
 from milepost.actors.session.record import Turn
 from milepost.actors.session.refusal import TurnRefused
 from milepost.actors.session.reply import SampledReply
 from milepost.actors.session.state import NO_SEAM, Flight, Session, Stage
 from milepost.actors.session.streaming import stream_of, tell_part
 from milepost.actors.session.text.rendering import Piece
-from milepost.actors.session.validation import check_messages, check_tools
 from milepost.actors.session.work import ReadReply, Refusal, RenderText, read_reply, render
-from milepost.configs.seeds import derive_seed
 from milepost.messages.engine import AbortRequests, Generate, Generated, GenerateRefused
 from milepost.messages.session import ChatTurn, ClientGone, GeneratedPart
 from milepost.messages.shared import FinishReason, Message
@@ -52,6 +49,8 @@ class Turns:
     """Open questions to engines, by key; those of turns that were stopped, too."""
     _waiting: dict[str, tuple[Session, Flight]] = field(default_factory=dict)
     """Turns that try again after a pause, by the key of its end."""
+    _contested: list[tuple[Session, Flight, object]] = field(default_factory=list)
+    """Turns whose text a thread has worked on, with its result, while newer ones are rendered."""
 
     # ---- asked ---------------------------------------------------------------------------
 
@@ -60,44 +59,11 @@ class Turns:
     ) -> list[Effect]:
         """A client wants the next reply."""
         try:
-            flight = self._planned(session, turn, request, now_s)
+            flight = planned(self.desk, session, turn, request, now_s)
         except TurnRefused as refused:
             return [self._refusal(session, request, refused)]
-        effects: list[Effect] = []
-        if not session.record.takes_parallel:
-            effects = self.stop(session, "a newer request of this session took its place")
         session.asked(flight, now_s)
-        return effects + self._render(session, flight, now_s)
-
-    def _planned(self, session: Session, turn: ChatTurn, request: Request, now_s: float) -> Flight:
-        spec = session.spec
-        if turn.attempt is not None and turn.attempt != spec.attempt:
-            raise TurnRefused(
-                "closed",
-                f"session {spec.trajectory_id} is open for attempt {spec.attempt}, the request is "
-                f"of attempt {turn.attempt}",
-            )
-        check_tools(turn.tools)
-        self.desk.check_adapter(session, turn.adapter)
-        # The door has checked each message when it was new.
-        is_checked = isinstance(turn, DoorTurn) and bool(turn.messages)
-        messages = turn.messages
-        if not is_checked:
-            messages = check_messages(messages, session.record.known)
-        planned = [one.plan for one in session.flights.values()]
-        plan = session.record.plan(messages, turn.tools, in_flight=planned)
-        if session.record.takes_parallel and any(one.parent == plan.parent for one in planned):
-            plan = replace(plan, is_retry=True)
-        if plan.base_turns >= spec.limits.turns_max:
-            raise TurnRefused(
-                "limit",
-                f"{plan.base_turns} turns were generated, turns_max is {spec.limits.turns_max}",
-                limit="turns_max",
-                parent=plan.parent,
-            )
-        flight = Flight(request, session.epoch + 1, plan, turn.tokens_max, now_s)
-        flight.number, flight.stream_name, flight.adapter = turn.number, turn.stream, turn.adapter
-        return flight
+        return self._render(session, flight, now_s)
 
     def _refusal(self, session: Session | None, request: Request, refused: TurnRefused) -> Effect:
         counts = self.desk.counters.refused
@@ -126,7 +92,8 @@ class Turns:
 
     def _fail(self, session: Session, flight: Flight, refused: TurnRefused) -> list[Effect]:
         del session.flights[flight.epoch]
-        self.desk.pool.turn_ended(session.spec.trajectory_id)
+        if flight.tries:
+            self.desk.pool.turn_ended(session.spec.trajectory_id)
         return [self._refusal(session, flight.request, refused)]
 
     # ---- render --------------------------------------------------------------------------
@@ -157,43 +124,19 @@ class Turns:
         flight.piece = result
         self.desk.renderer.remember(flight.text, result)
         try:
-            self._measure(session, flight)
+            measure(self.desk, session, flight)
         except TurnRefused as refused:
             return self._fail(session, flight, refused)
+        effects: list[Effect] = []
+        for older in session.superseded_by(flight):
+            told = "a newer request of this session took its place"
+            effects += self._stop(session, older, TurnRefused("closed", told))
         pool = self.desk.pool
         if not session.engine:
             self.desk.enter_engine(session, now_s)
         elif (reason := pool.failed.get(session.engine)) is not None:
             self._move(session, f"{session.engine} failed: {reason}", now_s)
-        return self._generate(session, flight)
-
-    def _measure(self, session: Session, flight: Flight) -> None:
-        """Bound the reply: every limit, and the name of the one that counts."""
-        assert flight.piece is not None
-        limits, sampling = session.spec.limits, session.spec.sampling
-        base = session.record.base_length(flight.plan)
-        seam = len(flight.seam.insert) - flight.seam.drop
-        flight.prompt_tokens = base + seam + len(flight.piece.token_ids)
-        flight.routes = self.desk.routes_wanted(session, flight, base)
-        whole, name = limits.tokens_max, "tokens_max"
-        if self.desk.context_tokens_max < whole:
-            whole, name = self.desk.context_tokens_max, "context_tokens_max"
-        room = whole - flight.prompt_tokens
-        if room < 1:
-            raise TurnRefused(
-                "limit",
-                f"the prompt of turn {flight.plan.base_turns + 1} has {flight.prompt_tokens} "
-                f"tokens, {name} is {whole}: no room for a reply",
-                limit=name,
-                parent=flight.plan.parent,
-            )
-        reply = min(limits.reply_tokens_max, sampling.tokens_max, flight.tokens_max or room)
-        flight.bound = name if room <= reply else "reply_tokens_max"
-        seed = sampling.seed
-        if flight.plan.is_retry:
-            # The same seed at the same place would only say the same again.
-            seed = derive_seed(seed, "retry", flight.epoch)
-        flight.sampling = replace(sampling, tokens_max=min(room, reply), seed=seed)
+        return effects + self._generate(session, flight)
 
     # ---- generate ------------------------------------------------------------------------
 
@@ -348,7 +291,8 @@ class Turns:
         flight.reply, flight.cached_tokens = reply, message.cached_tokens
         flight.stage = Stage.READ
         plan, tail = flight.plan, flight.piece.tail
-        if self.desk.reads_now(reply):
+        # Until a newer request is refused or goes to an engine, nothing can be committed.
+        if not session.is_contested(flight) and self.desk.reads_now(reply):
             parsed = read_reply(reply, tail, plan.base_turns, plan.tools, self.desk.renderer)
             return self._commit(session, flight, parsed, now_s)
         work = ReadReply(self.desk.key("read"), reply, tail, plan.base_turns, plan.tools)
@@ -362,6 +306,26 @@ class Turns:
             return []
         if error:
             return self._fail(session, flight, TurnRefused("internal", error))
+        return self._goes_on(session, flight, result, now_s)
+
+    def settled(self, now_s: float) -> list[Effect]:
+        """Go on with turns that waited for what becomes of a newer request: it was refused."""
+        if not self._contested:
+            return []
+        effects: list[Effect] = []
+        waited, self._contested = self._contested, []
+        # The newest first: if it goes to an engine, the older ones are stopped.
+        for session, flight, result in sorted(waited, key=lambda one: -one[1].epoch):
+            if session.has(flight):
+                effects += self._goes_on(session, flight, result, now_s)
+        return effects
+
+    def _goes_on(
+        self, session: Session, flight: Flight, result: object, now_s: float
+    ) -> list[Effect]:
+        if session.is_contested(flight):
+            self._contested.append((session, flight, result))
+            return []
         if flight.stage is Stage.RENDER:
             return self._rendered(session, flight, result, now_s)
         return self._commit(session, flight, result, now_s)

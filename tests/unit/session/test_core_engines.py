@@ -172,6 +172,16 @@ def test_a_trial_that_ends_without_an_answer_leaves_the_engine_to_the_next(how: 
     assert served_by(game, "g.2") == "engine-0"
 
 
+def test_a_trial_goes_on_while_another_request_of_its_session_is_refused() -> None:
+    """The turn that tries the engine is still there: one more session would hang with it."""
+    game = play(engines=TWO, context_tokens_max=200)
+    tried(game)
+    request = game.chat([{"role": "user", "content": "word " * 300}], "g.1")
+    refused: Any = game.replies[request]
+    assert refused.kind == "limit"
+    assert served_by(game, "g.2") == "engine-1"
+
+
 def test_a_session_whose_engine_died_between_two_turns_moves_with_the_next() -> None:
     """The prefix is gone, and the next incarnation may be long in coming."""
     game = play(engines=TWO)
