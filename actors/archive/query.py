@@ -21,9 +21,9 @@ OrderBy: TypeAlias = Literal[
     "seconds",
     "trajectory_id",
 ]
-ESCAPE: Final = "\\"
-TRIGRAM_MIN: Final = 3
-"""Shorter texts are in no index: they are looked for in every conversation."""
+TEXT_MIN: Final = 3
+"""The index of conversations has parts of three characters. A shorter text would be looked for in
+every one of them, for seconds, while all other pages wait."""
 
 
 class Query(Struct, frozen=True, kw_only=True):
@@ -40,7 +40,8 @@ class Query(Struct, frozen=True, kw_only=True):
     has_mismatch: bool | None = None
     """Whether a row differs from its canonical rendering."""
     text: str | None = None
-    """Substring of the conversation's first `TEXT_MAX` characters, whatever the case of letters."""
+    """Substring of the conversation's first `TEXT_MAX` characters, whatever the case of letters; of
+    `TEXT_MIN` characters or more."""
     order_by: OrderBy = "time"
     descending: bool = False
 
@@ -110,18 +111,12 @@ def where_of(query: Query) -> tuple[str, list[Any]]:
     if query.has_mismatch is not None:
         parts.append("mismatch" if query.has_mismatch else "NOT mismatch")
     if query.text:
-        _add_text(query.text, parts, values)
+        assert len(query.text) >= TEXT_MIN, f"{query.text!r} is in no index"
+        add(
+            "number IN (SELECT rowid FROM conversations WHERE text MATCH ?)",
+            '"' + query.text.replace('"', '""') + '"',
+        )
     return " AND ".join(parts) or "1", values
-
-
-def _add_text(text: str, parts: list[str], values: list[Any]) -> None:
-    if len(text) >= TRIGRAM_MIN:
-        parts.append("number IN (SELECT rowid FROM conversations WHERE text MATCH ?)")
-        values.append('"' + text.replace('"', '""') + '"')
-        return
-    escaped = "".join(ESCAPE + each if each in "%_\\" else each for each in text)
-    parts.append("number IN (SELECT rowid FROM conversations WHERE text LIKE ? ESCAPE '\\')")
-    values.append(f"%{escaped}%")
 
 
 def order_of(query: Query) -> str:

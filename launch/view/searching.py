@@ -10,7 +10,7 @@ from typing import Final, TypeVar
 from msgspec.structs import asdict
 
 from milepost.actors.archive.layout import Verdict
-from milepost.actors.archive.query import Query
+from milepost.actors.archive.query import TEXT_MIN, Query
 from milepost.messages.shared import Status
 
 Word = TypeVar("Word", bound=StrEnum)
@@ -64,7 +64,7 @@ def query_of(words: Mapping[str, str]) -> Query:
         reward_max=_number(words, "reward_max"),
         staleness_min=_whole(words, "staleness_min"),
         has_mismatch=_choice(words, "mismatch"),
-        text=words.get("text", "").strip() or None,
+        text=_text(words),
         order_by=order.removeprefix("-"),  # type: ignore[arg-type] # one of ORDERS
         descending=order.startswith("-"),
     )
@@ -79,6 +79,13 @@ def is_narrow(query: Query) -> bool:
     """Whether it leaves anything out."""
     bare = Query(order_by=query.order_by, descending=query.descending)
     return asdict(query) != asdict(bare)
+
+
+def _text(words: Mapping[str, str]) -> str | None:
+    text = words.get("text", "").strip()
+    if 0 < len(text) < TEXT_MIN:
+        raise NotSearchable(f"text = {text!r} is too short to look for, write {TEXT_MIN} or more")
+    return text or None
 
 
 def _number(words: Mapping[str, str], name: str) -> float | None:

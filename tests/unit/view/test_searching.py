@@ -58,6 +58,7 @@ def test_every_word_of_an_address_is_a_field_of_the_query() -> None:
         ("reward_max", "inf"),
         ("reward_max", "much"),
         ("mismatch", "maybe"),
+        ("text", " ow "),
         ("order", "key; DROP TABLE trajectories"),
     ],
 )
