@@ -38,6 +38,12 @@ class RoutesExpected:
     prompt_tokens: int
 
 
+def num_sampled(generated: Generated) -> int:
+    """Tokens of an answer that nobody has checked."""
+    shape = generated.token_ids.shape
+    return shape[0] if shape else 0
+
+
 def read_generated(
     generated: Generated,
     *,

@@ -234,8 +234,8 @@ class Counters:
     turns_cut: int = 0
     """Committed after the last reply that the verdict on their conversation had seen."""
     accounts: dict[str, int] = field(default_factory=dict)
-    """Sampled tokens that no buffer gets, by where they ended: `stopped` (their turn was),
-    `aborted` by an engine, `tried_again`, `unseen` (by their verdict), `not_trained` (a
+    """Sampled tokens that no buffer gets, by where they ended: `stopped` (their turn was, or
+    failed), `aborted` by an engine, `tried_again`, `unseen` (by their verdict), `not_trained` (a
     branch, or a stop token that its row went on without), `abandoned` with their session,
     `undelivered`, `evaluated` and `probed` (no waste, but not trained)."""
     clients_gone: int = 0

@@ -16,6 +16,7 @@ from milepost.actors.session.families import ParsedReply
 from milepost.actors.session.generation import (
     EngineFault,
     chat_reply,
+    num_sampled,
     read_generated,
     reply_message,
 )
@@ -92,6 +93,8 @@ class Turns:
 
     def _fail(self, session: Session, flight: Flight, refused: TurnRefused) -> list[Effect]:
         del session.flights[flight.epoch]
+        if flight.reply is not None:
+            self.desk.counters.account("stopped", len(flight.reply.token_ids))
         if flight.tries:
             self.desk.pool.turn_ended(session.spec.trajectory_id)
         return [self._refusal(session, flight.request, refused)]
@@ -176,11 +179,11 @@ class Turns:
         if not session.has(flight):
             # The turn was stopped meanwhile.
             if isinstance(message, Generated):
-                self.desk.counters.account("stopped", message.token_ids.shape[0])
+                self.desk.counters.account("stopped", num_sampled(message))
             return []
         match message:
             case Generated(finish_reason=FinishReason.ABORT):
-                self.desk.counters.account("aborted", message.token_ids.shape[0])
+                self.desk.counters.account("aborted", num_sampled(message))
                 return self._again(session, flight, f"{source} aborted the request", now_s)
             case Generated():
                 return self._generated(session, flight, message, source, now_s)
@@ -287,6 +290,8 @@ class Turns:
                 adapter=flight.adapter,
             )
         except EngineFault as fault:
+            # Whatever it says of them, they were sampled.
+            self.desk.counters.account("stopped", num_sampled(message))
             return self._fail(session, flight, TurnRefused("engine", str(fault)))
         flight.reply, flight.cached_tokens = reply, message.cached_tokens
         flight.stage = Stage.READ

@@ -125,6 +125,9 @@ def test_a_turn_that_moves_and_says_otherwise_is_refused_and_commits_nothing() -
     assert isinstance(answer, ChatRefused)
     assert answer.kind == "engine"
     assert door.game.core.statistics()["turns"] == 0
+    assert door.game.desk.counters.accounts == {
+        "stopped": len(renderer().tokenizer.encode("cat" + STOP))
+    }
 
 
 def test_a_part_that_says_otherwise_ends_the_turn_and_its_sampling() -> None:
