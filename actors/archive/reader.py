@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final, Self, TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -20,6 +20,7 @@ from milepost.actors.archive.layout import (
     FOLDER,
     Arrived,
     RecordDamaged,
+    Refused,
     Trained,
     read_arrived,
     read_conversation,
@@ -34,6 +35,7 @@ from milepost.messages.trajectory import Conversation, Trajectory
 
 __all__ = ["Archive", "Entry", "NoArchive", "Query", "StepEntry", "Stored", "Training", "Unknown"]
 
+Words = TypeVar("Words", Trained, Refused)
 ENTRIES: Final = (
     "SELECT trajectory_id, attempt, group_id, prompt_id, status, verdict, reason, reward,"
     " advantage, step, staleness, num_tokens, num_sampled_tokens, num_turns,"
@@ -74,6 +76,17 @@ class Training(Struct, frozen=True, kw_only=True):
     """Why the last two are missing, though nobody removed them: the trainer's file is damaged."""
 
 
+class Refusal(Struct, frozen=True, kw_only=True):
+    """What the trainer's door said of one row of a group that it refused."""
+
+    step: int
+    """Of the batch."""
+    contracts: dict[str, str]
+    """As in `Training`; a row that passed them all has a sibling that did not."""
+    problem: str = ""
+    """Why they are missing."""
+
+
 class Stored(Struct, frozen=True, kw_only=True):
     """One trajectory with all that is known of it."""
 
@@ -82,6 +95,8 @@ class Stored(Struct, frozen=True, kw_only=True):
     """All of them, with the group's rewards once it was complete."""
     trainings: tuple[Training | None, ...]
     """Of each row; None: not trained."""
+    refusals: tuple[Refusal | None, ...]
+    """Of each row, the last one; None: never refused, or trained."""
     conversations: tuple[Conversation | None, ...]
     """Of each row; None: the session did not write it down."""
 
@@ -239,10 +254,16 @@ class Archive:
                 msgspec.structs.replace(row, group_rewards=rewards, group_size=len(rewards))
                 for row in rows
             )
+        trainings = tuple(map(self._training, body.rows))
+        refusals = (
+            None if training else self._refusal(row)
+            for row, training in zip(body.rows, trainings, strict=True)
+        )
         return Stored(
             entry=_entry(found),
             rows=rows,
-            trainings=tuple(map(self._training, body.rows)),
+            trainings=trainings,
+            refusals=tuple(refusals),
             conversations=tuple(map(read_conversation, rows)),
         )
 
@@ -252,14 +273,17 @@ class Archive:
             found = self.base.execute(statement, (row.certificate.seal,)).fetchone()
         if found is None:
             return None
-        logprobs, contracts, problem = None, {}, ""
+        problem = ""
         if found["segment"] is not None:
             try:
-                record = self._record(found["writer"], found["segment"], found["offset"])
-                head = read_head(record)
-                assert isinstance(head, Trained), head
-                logprobs = aligned(row, read_trained(record).logprobs)
-                contracts = head.contracts
+                record, head = self._words(found, Trained)
+                return Training(
+                    step=head.step,
+                    advantage=head.advantage,
+                    staleness=head.staleness,
+                    logprobs=aligned(row, read_trained(record).logprobs),
+                    contracts=head.contracts,
+                )
             except RecordDamaged as error:
                 # The row itself lies in the buffer's file, and is worth to be seen.
                 problem = str(error)
@@ -267,10 +291,31 @@ class Archive:
             step=found["step"],
             advantage=found["advantage"],
             staleness=found["staleness"],
-            logprobs=logprobs,
-            contracts=contracts,
+            logprobs=None,
+            contracts={},
             problem=problem,
         )
+
+    def _refusal(self, row: Trajectory) -> Refusal | None:
+        statement = "SELECT * FROM refused WHERE key = ? ORDER BY step DESC LIMIT 1"
+        with self.readable():
+            found = self.base.execute(statement, (row.certificate.seal,)).fetchone()
+        if found is None:
+            return None
+        try:
+            _, head = self._words(found, Refused)
+        except RecordDamaged as error:
+            return Refusal(step=found["step"], contracts={}, problem=str(error))
+        return Refusal(step=head.step, contracts=head.contracts)
+
+    def _words(self, found: sqlite3.Row, kind: type[Words]) -> tuple[Any, Words]:
+        """The record of a trainer that the index names, and its head."""
+        record = self._record(found["writer"], found["segment"], found["offset"])
+        head = read_head(record)
+        if not isinstance(head, kind) or head.key != found["key"]:
+            where = f"{found['writer']}, file {found['segment']}, byte {found['offset']}"
+            raise RecordDamaged(f"{where} speaks of something else; `milepost audit` says more")
+        return record, head
 
     def _record(self, writer: str, segment: int, offset: int) -> Any:
         path = segment_path(self.run_folder / FOLDER / writer, segment)

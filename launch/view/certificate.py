@@ -8,7 +8,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from milepost.actors.archive.reader import Training
+from milepost.actors.archive.reader import Refusal, Training
 from milepost.launch.view.rows import values_of
 from milepost.messages.shared import WeightsUsed
 from milepost.messages.trajectory import Provenance, Trajectory
@@ -75,9 +75,9 @@ def differences(row: Trajectory, trainer: Mapping[int, float]) -> Differences | 
     return Differences(count=len(found), mean=mean, largest=found[at], at=at)
 
 
-def contracts(training: Training | None) -> list[Contract]:
+def contracts(word: Training | Refusal | None) -> list[Contract]:
     """Verdict of each contract, as the trainer's door gave it."""
-    given: dict[str, str] = dict(training.contracts) if training else {}
+    given: dict[str, str] = dict(word.contracts) if word else {}
     rows = []
     for name, verdict in given.items():
         kind = {PASSED: "passed", **dict.fromkeys(NEUTRAL, "")}.get(verdict, "fault")

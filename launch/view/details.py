@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from milepost.actors.archive.layout import RecordDamaged
 from milepost.actors.archive.query import Entry, Query
-from milepost.actors.archive.reader import Archive, Stored, Training
+from milepost.actors.archive.reader import Archive, Refusal, Stored, Training
 from milepost.launch.report.page import Line, Tile, said
 from milepost.launch.view.certificate import TURNS_MAX, contracts, differences, facts_of, turns
 from milepost.launch.view.links import Links
@@ -126,6 +126,11 @@ class Opened(Struct, frozen=True, kw_only=True):
         return self.stored.trainings[self.number]
 
     @property
+    def refusal(self) -> Refusal | None:
+        """What the trainer's door had against it, or against a sibling."""
+        return self.stored.refusals[self.number]
+
+    @property
     def end(self) -> int:
         """Behind the last token on the page."""
         return min(self.start + TOKENS_MAX, self.row.token_ids.shape[0])
@@ -176,7 +181,8 @@ def trajectory_page(
         "training": training,
         "tiles": _tiles(entry, training),
         "differences": differences(row, trainer),
-        "contracts": contracts(training),
+        "refusal": opened.refusal,
+        "contracts": contracts(training or opened.refusal),
         "certificate": facts_of(row),
         "turns": turns(row),
         "more_turns": max(0, len(row.turns) - TURNS_MAX),

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import sqlite3
 import time
 from array import array
 from pathlib import Path
 
 import pytest
-from unit.archive.kit import Library, fill_index
+from unit.archive.kit import Library, author, fill_index
 
-from milepost.actors.archive.layout import FOLDER, Verdict
+from milepost.actors.archive.layout import FOLDER, Refused, Verdict, key_of
 from milepost.actors.archive.reader import Archive, IndexDamaged, NoArchive, Query, Unknown
 from milepost.actors.archive.schema import INDEX
+from milepost.actors.archive.writer import ArchiveWriter
 from milepost.messages.shared import Status
 
 
@@ -144,3 +146,45 @@ def test_a_row_is_read_though_what_the_trainer_wrote_of_it_is_damaged(library: L
         training = archive.read(entry.trajectory_id).training
         assert training is not None
         assert "000001.log is gone; `milepost audit` says more" in training.problem
+
+
+def test_a_row_that_the_door_refused_comes_with_what_it_found(library: Library) -> None:
+    """Refused rows are the ones that people open, and they ask which contract failed."""
+    one = library.rows[-1]
+    for step, said in ((3, "prefix [0, 5) hashes to ab"), (4, "prefix [0, 9) hashes to cd")):
+        trainer = ArchiveWriter(author(library.folder, "trainer-0"))
+        verdicts = {"C1": said, "C4": "passed"}
+        refused = Refused(
+            key=key_of(one), trajectory_id="g3.1", row=0, step=step, contracts=verdicts
+        )
+        trainer.write([(refused, None)])
+        trainer.close()
+    with Archive.open(library.folder) as archive:
+        (refusal,) = archive.read("g3.1").refusals
+        assert refusal is not None
+        assert (refusal.step, refusal.contracts) == (4, verdicts)
+        assert archive.read("g3.0").refusals == archive.read("g1.1").refusals == (None,)
+        library.path("trainer-0", 3).unlink()
+        (refusal,) = archive.read("g3.1").refusals
+        assert refusal is not None
+        assert (refusal.step, refusal.contracts) == (4, {})
+        assert "000003.log is gone" in refusal.problem
+
+
+def test_what_the_trainer_wrote_is_shown_and_not_what_the_index_says_of_it(
+    library: Library,
+) -> None:
+    """The index may be written by anybody; a place of another record is none."""
+    path = library.folder / FOLDER / INDEX
+    with Archive.open(library.folder) as archive, sqlite3.connect(path) as base:
+        base.execute("UPDATE trained SET advantage = 99, step = 77, staleness = 9")
+        base.commit()
+        training = archive.read("g1.1").training
+        assert training is not None
+        assert (training.advantage, training.step, training.staleness) == (0.5, 1, 0)
+        base.execute("UPDATE trained SET offset = 0")
+        base.commit()
+        training = archive.read("g1.1").training
+        assert training is not None
+        assert "speaks of something else" in training.problem
+    base.close()
