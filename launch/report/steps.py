@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -139,14 +139,6 @@ def _objects(text: bytes, name: str, damaged: list[str] | None) -> Iterator[dict
                 damaged.append(damage(name, number, error))
             continue
         yield found
-
-
-def steps_of(lines: Iterable[dict[str, Any]]) -> Iterator[Step]:
-    """One `Step` for each object; its time counts from the first one's."""
-    start_s: float | None = None
-    for line in lines:
-        start_s = float(line["time"]) if start_s is None else start_s
-        yield _step(line, start_s, None)
 
 
 def metrics_of(line: dict[str, Any]) -> dict[str, float]:

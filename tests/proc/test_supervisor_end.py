@@ -24,7 +24,7 @@ def test_a_run_is_done_when_its_work_is(tmp_path: Path) -> None:
         assert summary["steps_done"] == 3
         assert summary["actors"] == {"worker-0": {"steps": 3}}
         assert [line["step"] for line in run.lines("metrics.jsonl")] == [1, 2, 3]
-        assert "step 2  solved 0.2  loss 0.5" in run.text
+        assert "step 2  rollout/solved 0.2  train/loss 0.5" in run.text
         assert (run.folder / "topology.toml").exists()
         assert run.json("versions.json")["versions"]["python"]
         assert list((run.folder / "tensorboard").iterdir())

@@ -50,11 +50,6 @@ def actor(model: Model, place: Place) -> list[Line]:
     return lines
 
 
-def _ends(queue: str) -> list[str]:
-    """The actors that a queue lies between, or in."""
-    return queue.removeprefix("inbox of ").split(" -> ")
-
-
 def _state(row: ActorRow, width: int) -> Iterator[Line]:
     finished = ", its work is finished" if row.finished else ""
     yield line(

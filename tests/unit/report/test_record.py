@@ -11,12 +11,18 @@ import pytest
 
 from milepost.launch.report import report_lines, write_report
 from milepost.launch.report.record import read_record
-from milepost.launch.report.steps import read_lines, steps_of
+from milepost.launch.report.steps import Step, StepsFile, read_lines
 
 
 def line(step: int, time: float, **metrics: Any) -> dict[str, Any]:
     named = {name.replace("_", "/", 1): value for name, value in metrics.items()}
     return {"step": step, "time": time, **named}
+
+
+def steps_of(folder: Path, *lines: dict[str, Any]) -> list[Step]:
+    path = folder / "metrics.jsonl"
+    path.write_text("".join(json.dumps(each) + "\n" for each in lines))
+    return StepsFile(path).read()
 
 
 def test_a_record_has_the_curve_the_evaluations_and_the_conversations(run_folder: Path) -> None:
@@ -39,16 +45,16 @@ def test_time_counts_from_the_evaluation_before_and_not_from_the_one_after(
     assert curve[-1][1] == pytest.approx(24.3)
 
 
-def test_an_object_is_a_step_whose_time_counts_from_the_first() -> None:
+def test_an_object_is_a_step_whose_time_counts_from_the_first(tmp_path: Path) -> None:
     lines = [line(1, 10.0, train_version=1, train_loss=1.0), line(2, 60.0, train_loss=0.8)]
-    first, second = steps_of(iter(lines))
+    first, second = steps_of(tmp_path, *lines)
     assert (first.done, second.done) == (1, 2)
     assert first.metrics == {"train/version": 1, "train/loss": 1.0}
     assert (second.metrics["train/loss"], second.wall_s) == (0.8, 50.0)
 
 
-def test_a_metric_without_a_value_is_left_out_of_curves() -> None:
-    (step,) = steps_of(iter([line(1, 1.0, train_loss=None, train_lr=0.1)]))
+def test_a_metric_without_a_value_is_left_out_of_curves(tmp_path: Path) -> None:
+    (step,) = steps_of(tmp_path, line(1, 1.0, train_loss=None, train_lr=0.1))
     assert step.metrics == {"train/lr": 0.1}
 
 

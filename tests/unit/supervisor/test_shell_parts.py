@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,6 @@ from unit.supervisor.runs import Story, beat
 
 from milepost.configs.load import decode
 from milepost.messages.supervisor import EventReported, StepRecorded
-from milepost.supervisor.display import PlainDisplay
 from milepost.supervisor.folder import FolderInUse, RunFolder
 from milepost.supervisor.logs import last_lines, read_piece
 from milepost.supervisor.outcome import Cause, RunStatus, Verdict
@@ -212,17 +210,3 @@ def test_the_summary_tells_who_was_first() -> None:
     assert summary["cause"]["signal"] == "SIGKILL"
     assert summary["cause"]["log_tail"] == ["a", "b"]
     assert summary["seconds"] == {"running": 2.0, "total": 3.5}
-
-
-def test_a_plain_display_is_a_line_a_step_and_a_line_an_event() -> None:
-    out = io.StringIO()
-    display = PlainDisplay(out)
-    display.on_step(3, {"rollout/solved": 0.25, "train/loss": 0.5, "x": 1.0})
-    display.on_step(4, {"b": 2.0, "a": 1.0})
-    display.on_event(EventReported(source="engine-0", kind="restarted", text="why"))
-    display.on_event(EventReported(source="engine-0", kind="ready", text="hush"))
-    assert out.getvalue().splitlines() == [
-        "step 3  solved 0.25  loss 0.5",
-        "step 4  a 1  b 2",
-        "engine-0 restarted: why",
-    ]
