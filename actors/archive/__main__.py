@@ -11,12 +11,13 @@ from typing import Final
 import msgspec
 
 from milepost.actors.archive.audit import Report, audit
-from milepost.actors.archive.reader import IndexDamaged, NoArchive
+from milepost.actors.archive.reader import NoArchive
 from milepost.actors.commands import end_at_ctrl_c, say
 
 DONE: Final = 0
 FAULTS: Final = 1
 NO_ARCHIVE: Final = 2
+UNREADABLE: Final = 3
 SHOWN_MAX: Final = 100
 """Faults in the text; JSON has them all."""
 
@@ -26,9 +27,12 @@ def main(words: list[str]) -> int:
     folder = Path(words[0])
     try:
         report = audit(folder)
-    except (NoArchive, IndexDamaged) as error:
+    except NoArchive as error:
         sys.stderr.write(f"error: {error}\n")
         return NO_ARCHIVE
+    except OSError as error:
+        sys.stderr.write(f"error: the archive cannot be read: {error}\n")
+        return UNREADABLE
     in_json = "--json" in words[1:]
     say([msgspec.json.encode(report).decode()] if in_json else lines_of(report))
     return FAULTS if report.faults else DONE

@@ -7,6 +7,7 @@ what the other processes wrote of the same row.
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from math import isfinite
@@ -16,18 +17,17 @@ from typing import Final
 import msgspec
 
 from milepost.actors.archive.chain import CHAIN, RECORD, Chain, Fault
-from milepost.actors.archive.index_view import IndexView
+from milepost.actors.archive.index import IndexLocked, discard, text_of
+from milepost.actors.archive.index_view import differences
 from milepost.actors.archive.layout import (
     BUFFER,
     FOLDER,
     Arrived,
     Head,
-    Judged,
     Model,
     Opened,
     Record,
     RecordDamaged,
-    Removed,
     Trained,
     arrived,
     key_of,
@@ -36,9 +36,9 @@ from milepost.actors.archive.layout import (
     read_trained,
 )
 from milepost.actors.archive.life import Life, life_of
-from milepost.actors.archive.reader import NoArchive
-from milepost.actors.archive.schema import INDEX as INDEX_FILE
+from milepost.actors.archive.reader import Archive, IndexDamaged, NoArchive
 from milepost.actors.archive.segments import writers_of
+from milepost.actors.archive.told import Told
 from milepost.actors.arrays import from_bulk
 from milepost.actors.trainer.door import LOGPROB_MAX, SEAL, faults, trained_versions
 from milepost.actors.trainer.verdicts import impossible
@@ -46,7 +46,6 @@ from milepost.actors.trainer.works import DoorRules, ModelFacts
 from milepost.messages.trajectory import Provenance, Trajectory
 
 TRAINING: Final = "training"
-INDEX: Final = "index"
 VERSIONS_MAX: Final = 1 << 62
 UNKNOWN: Final = Model(vocabulary=1 << 31, tokenizer_hash="", template_hash="", keeps_caches=True)
 """The model of a run whose trainer wrote nothing: rows are held against one another only."""
@@ -85,16 +84,8 @@ def audit(run_folder: Path) -> Report:
 class _Auditor:
     run_folder: Path
     report: Report
-    rewards: dict[str, tuple[float, ...]] = field(default_factory=dict)
-    """Key of a trajectory -> its group's rewards, by the buffer."""
-    judged: dict[str, tuple[str, Judged]] = field(default_factory=dict)
-    """Key of a trajectory -> its last verdict, and where that is."""
-    trained: dict[str, tuple[str, Record, Trained]] = field(default_factory=dict)
-    """Key of a row -> what a trainer wrote of it last."""
-    rows: set[str] = field(default_factory=set)
-    """Keys of all rows that came."""
+    told: Told = field(default_factory=Told)
     model: Model = UNKNOWN
-    index: IndexView | None = None
     is_whole: bool = True
     """Everything that the buffer ever wrote is here: what others speak of must be, too."""
     may_lack: bool = False
@@ -106,18 +97,11 @@ class _Auditor:
         for writer in writers_of(self.run_folder):
             self._follow(writer, life)
         buffer = Chain(self.run_folder / FOLDER / BUFFER, BUFFER)
-        with IndexView.of(self.run_folder) as self.index:
-            for where, record, head in buffer.records():
-                if isinstance(head, Arrived):
-                    self._arrival(where, record, head)
-            if self.index.is_current:
-                self._strangers()
-            else:
-                told = "what the index, the buffer and the trainer say of one another"
-                self.report.notes.append(
-                    f"the run goes on, or cannot be written: {told} is not compared"
-                )
-        waiting = self.report.num_trajectories - len(self.judged)
+        for where, record, head in buffer.records():
+            if isinstance(head, Arrived):
+                self._arrival(where, record, head)
+        self._compare()
+        waiting = self.report.num_trajectories - len(self.told.judged)
         notes = self.report.notes
         if life.problem:
             notes.append(f"{life.problem}: whether the end of a file is missing cannot be known")
@@ -136,10 +120,8 @@ class _Auditor:
         report = self.report
         chain = Chain(self.run_folder / FOLDER / writer, writer, life.closed_run(writer))
         end = life.ends.get(writer)
-        removed = False
         for where, record, head in chain.records():
-            removed |= isinstance(head, Removed)
-            self._hear(where, record, head)
+            self._hear(writer, where, record, head)
             if end and record.sequence == end.records - 1 and record.digest.hex() != end.head:
                 text = f"record {record.sequence} is not the one that the summary of the run names"
                 gone = f"{text}: it, or one before it, was changed, and the chain made anew"
@@ -156,21 +138,18 @@ class _Auditor:
         report.faults += chain.faults
         report.notes += chain.notes
         if writer == BUFFER:
-            self.is_whole = not (chain.is_broken or chain.num_missed or removed)
+            self.is_whole = not (
+                chain.is_broken or chain.num_missed or BUFFER in self.told.shortened
+            )
             self.may_lack = chain.was_killed
 
-    def _hear(self, where: str, record: Record, head: Head) -> None:
+    def _hear(self, writer: str, where: str, record: Record, head: Head) -> None:
+        self.told.hear(writer, where, record, head)
         match head:
             case Opened(model=Model() as model):
                 self.model = model
-            case Judged():
-                for key in head.keys:
-                    self.judged[key] = where, head
-                    if head.group_rewards:
-                        self.rewards[key] = head.group_rewards
             case Trained():
                 self.report.num_trained += 1
-                self.trained[head.key] = where, record, head
             case _:
                 pass
 
@@ -182,16 +161,16 @@ class _Auditor:
             rows = read_arrived(record).rows
         except RecordDamaged as error:
             self._fault(RECORD, str(error), where, head)
+            self.told.arrives(where, record, head, None)
             return
         for text in contradictions(head, rows):
             self._fault(RECORD, text, where, head)
-        for text in self._index_faults(head, where):
-            self._fault(INDEX, text, where, head)
-        may_lack = self.may_lack or not self.is_whole or head.key in self.rows
-        rewards = self.rewards.get(head.key, ())
+        may_lack = self.may_lack or not self.is_whole or head.key in self.told.rows
+        rewards = self.told.rewards.get(head.key, ())
+        self.told.arrives(where, record, head, self._texts(where, head, rows))
         for number, row in enumerate(rows):
             self.report.num_rows += 1
-            self.rows.add(key_of(row))
+            self.told.rows.add(key_of(row))
             self._row(where, head, number, grouped(row, rewards))
             if row.certificate.conversation_hash and row.conversation is None:
                 self.num_without_words += may_lack
@@ -199,27 +178,31 @@ class _Auditor:
                     text = "the conversation that it was sealed with is gone"
                     self._fault(SEAL, text, where, head, number)
 
-    def _index_faults(self, head: Arrived, where: str) -> Iterator[str]:
-        assert self.index is not None, "the index is open while arrivals are looked at"
-        judged, trained = self.judged.get(head.key), self.trained.get(head.key)
-        told = trained[2] if trained else None
-        yield from self.index.differences(head, judged[1] if judged else None, told, where)
+    def _texts(self, where: str, head: Arrived, rows: Sequence[Trajectory]) -> str | None:
+        """What of its conversations can be searched; None: one of them cannot be read."""
+        texts: list[str] = []
+        is_whole = True
+        for number, row in enumerate(rows):
+            try:
+                said = read_conversation(row)
+            except RecordDamaged as error:
+                self._fault(RECORD, str(error), where, head, number)
+                is_whole = False
+            else:
+                texts += [text_of(said)] if said else []
+        return "\n".join(texts) if is_whole else None
 
     def _row(self, where: str, head: Arrived, number: int, row: Trajectory) -> None:
-        trained = self.trained.get(key_of(row))
-        told = trained[2] if trained else None
+        trained = self.told.trained.get(key_of(row))
+        told = trained.head if trained else None
         rules = self._rules(row, told)
         for text in faults(row, rules):
             name, _, what = text.partition(": ")
             contract = name.partition(" ")[0]
             self._fault(contract, what, where, head, number)
-        try:
-            read_conversation(row)
-        except RecordDamaged as error:
-            self._fault(RECORD, str(error), where, head, number)
         if trained is not None:
             place, record, told = trained
-            for text in disagreements(row, told, record, is_grouped=head.key in self.rewards):
+            for text in disagreements(row, told, record, is_grouped=head.key in self.told.rewards):
                 self._fault(TRAINING, text, place, head, number)
             for text in impossible(told.contracts, rules):
                 self._fault(TRAINING, text, place, head, number)
@@ -240,27 +223,50 @@ class _Auditor:
             routes=model.routes,
         )
 
+    def _compare(self) -> None:
+        """Hold all of them against one another; a broken index is made again first.
+
+        It follows from the records, and says nothing against them by being broken.
+        """
+        notes, why = self.report.notes, "the run goes on, or cannot be written"
+        for _ in range(2):
+            try:
+                with Archive.open(self.run_folder) as archive:
+                    if archive.is_current:
+                        self.report.faults += list(differences(archive, self.told))
+                        self._strangers()
+                        return
+                break
+            except NoArchive as error:
+                why = str(error)
+                break
+            except (IndexDamaged, sqlite3.Error) as error:
+                why = str(error)
+            try:
+                discard(self.run_folder)
+            except (IndexLocked, OSError):
+                break
+        told = "what the index, the buffer and the trainer say of one another"
+        notes.append(f"{why}: {told} is not compared")
+
     def _strangers(self) -> None:
         """Words about rows that never came: the originals were taken away or replaced."""
-        assert self.index is not None, "the index is open to the end"
-        for text in self.index.strangers():
-            self.report.faults.append(Fault(contract=INDEX, text=text, where=INDEX_FILE))
         if not self.is_whole:
             return
         if self.may_lack:
-            missing = self.trained.keys() - self.rows
+            missing = self.told.trained.keys() - self.told.rows
             if missing:
                 self.report.notes.append(
                     f"{len(missing)} rows were trained and are not in the archive: the buffer was "
                     f"killed before it had written them"
                 )
             return
-        for key, (where, _, told) in self.trained.items():
-            if key not in self.rows:
+        for key, (where, _, told) in self.told.trained.items():
+            if key not in self.told.rows:
                 text = f"row {told.row} was trained in step {told.step}, and is not in the archive"
                 self._fault(TRAINING, text, where, told)
-        for key, (where, _) in self.judged.items():
-            if key not in self.rows:
+        for key, (where, _) in self.told.judged.items():
+            if key not in self.told.rows:
                 text = f"a verdict on the trajectory {key}, which is not in the archive"
                 self.report.faults.append(Fault(contract=RECORD, text=text, where=where))
 

@@ -302,6 +302,22 @@ class Index:
                 self._base.execute(statement, (segment,))
 
 
+def discard(run_folder: Path) -> None:
+    """Remove a broken index: the next reader makes it again from the records.
+
+    Raises:
+        IndexLocked: another process writes it.
+        OSError: the folder cannot be written.
+    """
+    folder = run_folder / FOLDER
+    lock = os.open(folder / LOCK, os.O_CREAT | os.O_RDWR, 0o644)
+    try:
+        _lock(lock, folder)
+        remove(folder / INDEX)
+    finally:
+        os.close(lock)
+
+
 def text_of(conversation: Conversation) -> str:
     """What of a conversation can be searched: who said what, the start of it."""
     parts: list[str] = []

@@ -3,7 +3,8 @@
 Prefix hashes over token ids, masks, version spans, tokenizer and seals of each row, as the door of
 the trainer did; checksums, lengths and the chain of all records; and whether what the buffer, the
 trainer and the index say of a row agrees. Exit code 0 when all is well, 1 when something fails, 2
-when there is no archive. Changes nothing of the run, and may be asked while it goes on.
+when there is no archive, 3 when it cannot be read. Changes nothing of the run, and may be
+asked while it goes on.
 """
 
 from __future__ import annotations

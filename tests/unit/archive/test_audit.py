@@ -329,20 +329,6 @@ def test_an_audit_that_knows_less_of_the_end_says_so(tmp_path: Path, name: str) 
     assert len(audit(tmp_path).notes) > 1, "a cut end is a note then"
 
 
-def test_an_index_that_says_otherwise_is_found(tmp_path: Path) -> None:
-    """What a page shows comes from the index: it must be what the records say."""
-    import sqlite3
-
-    library = Library(tmp_path).write()
-    assert audit(library.folder).faults == []
-    with sqlite3.connect(tmp_path / "archive" / "index.sqlite") as base:
-        base.execute("UPDATE trajectories SET reward = 9 WHERE trajectory_id = 'g0.0'")
-    base.close()
-    (found,) = audit(library.folder).faults
-    assert (found.contract, found.trajectory_id) == ("index", "g0.0")
-    assert "reward is 9.0, the records 0.0" in found.text
-
-
 def test_exit_codes_tell_good_from_bad_from_nothing(
     tmp_path: Path, library: Library, capsys: pytest.CaptureFixture[str]
 ) -> None:
