@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from milepost.actors.session.desk import Desk
     from milepost.messages.session import ChatTurn
 
+FLIGHTS_MAX: Final = 16
+"""Requests of one linear session before they are answered: the newest one that can be served takes
+the place of the others."""
+
 
 def planned(desk: Desk, session: Session, turn: ChatTurn, request: Request, now_s: float) -> Flight:
     """The turn that a request asks for.
@@ -30,6 +34,13 @@ def planned(desk: Desk, session: Session, turn: ChatTurn, request: Request, now_
             "closed",
             f"session {spec.trajectory_id} is open for attempt {spec.attempt}, the request is "
             f"of attempt {turn.attempt}",
+        )
+    if not session.record.takes_parallel and len(session.flights) >= FLIGHTS_MAX:
+        # Each would wait for a thread, with its text. A tree bounds its nodes.
+        raise TurnRefused(
+            "bad_request",
+            f"{len(session.flights)} requests of session {spec.trajectory_id} are open, and only "
+            "one of them can go on: wait for an answer",
         )
     check_tools(turn.tools)
     desk.check_adapter(session, turn.adapter)

@@ -11,6 +11,7 @@ from unit.session.kit import QUESTION, Play, aborts, ids, play, refused, reply_t
 
 from milepost.actors.effects import Answered, WorkDone
 from milepost.actors.session import work
+from milepost.actors.session.planning import FLIGHTS_MAX
 from milepost.messages.session import ChatReply
 from milepost.messages.shared import ChatMessage
 
@@ -159,3 +160,17 @@ def test_the_row_is_what_an_engine_saw_and_sampled_for_an_answer_that_was_given(
     if given:
         prompt, sampled = answered[str(given[-1].message["content"])]
         assert row_of(game.core).token_ids.tolist() == prompt + sampled
+
+
+@pytest.mark.usefixtures("threads")
+def test_requests_that_wait_for_a_thread_are_bounded() -> None:
+    """An agent in a loop would fill the memory of all others' sessions."""
+    game = begun()
+    waiting = [game.chat([fresh()]) for _ in range(FLIGHTS_MAX)]
+    reason = refused(game, game.chat([fresh()]), "bad_request")
+    assert reason.startswith(f"{FLIGHTS_MAX} requests of session g.0 are open")
+    assert not game.replies.keys() & set(waiting)
+    all_work(game)
+    game.sample("cat")
+    all_work(game)
+    assert content(game, waiting[-1]) == "cat"
