@@ -87,9 +87,10 @@ class Index:
             opened.callback(os.close, self._lock)
             _lock(self._lock, folder)
             self._base = open_for_writing(folder / INDEX)
+            opened.callback(self._base.close)
+            places = self._base.execute("SELECT name, segment, offset FROM writers")
+            self._places = {name: (segment, offset) for name, segment, offset in places}
             opened.pop_all()
-        places = self._base.execute("SELECT name, segment, offset FROM writers")
-        self._places = {name: (segment, offset) for name, segment, offset in places}
 
     def __enter__(self) -> Self:
         """Nothing more to do."""

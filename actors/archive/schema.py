@@ -113,7 +113,7 @@ def _is_usable(base: sqlite3.Connection) -> bool:
     """
     try:
         version = base.execute("PRAGMA user_version").fetchone()[0]
-        base.execute("SELECT count(*) FROM writers").fetchone()
+        base.execute("SELECT name, segment, offset FROM writers").fetchall()
     except sqlite3.DatabaseError as error:
         if _code(error) in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}:
             raise

@@ -11,6 +11,7 @@ from typing import Any, Final
 import orjson
 from msgspec import Struct
 
+from milepost.actors.archive.index import discard
 from milepost.actors.archive.reader import Archive, NoArchive
 from milepost.configs.problem import ConfigError
 from milepost.launch.display.progress import LOSS, QUEUE, REWARD, STALENESS, TOKENS
@@ -138,6 +139,17 @@ class Runs:
                 self._open.popitem(last=False)[1].close()
         self._open.move_to_end(name)
         return self._open[name]
+
+    def discard_index(self, name: str) -> None:
+        """Remove the broken index of a run; it is made again when the run is opened next.
+
+        Raises:
+            IndexLocked: the run goes on, and keeps it.
+            OSError: the folder cannot be written.
+        """
+        if name in self._open:
+            self._open[name].close()
+        discard(self._path(name))
 
     def line(self, name: str) -> RunLine:
         """One run in short: its last metrics are read, never all of them."""

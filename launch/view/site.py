@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from http import HTTPStatus
@@ -12,8 +13,10 @@ from typing import Final, ParamSpec, TypeVar
 
 from aiohttp import web
 
+from milepost.actors.archive.index import IndexLocked
 from milepost.actors.archive.layout import RecordDamaged
-from milepost.actors.archive.reader import Unknown
+from milepost.actors.archive.reader import IndexDamaged, Unknown
+from milepost.actors.archive.schema import is_damage
 from milepost.configs.problem import ConfigError
 from milepost.launch.report.html import HERE as SHARED
 from milepost.launch.report.html import environment, render
@@ -214,12 +217,12 @@ class Site:
 
         async def show(request: web.Request) -> web.StreamResponse:
             try:
-                return await page(request)
+                return await self._with_index(page, request)
             except Unknown as error:
                 return self._problem(HTTPStatus.NOT_FOUND, str(error.args[0]))
             except (NoSuchRun, NotThere) as error:
                 return self._problem(HTTPStatus.NOT_FOUND, str(error))
-            except (ConfigError, RecordDamaged, OSError, ValueError) as error:
+            except (ConfigError, RecordDamaged, OSError, ValueError, sqlite3.Error) as error:
                 # A run may be removed, or written by somebody else, while it is looked at.
                 run = request.match_info.get("run")
                 if run is not None and not await self._work(self._runs.is_there, run):
@@ -227,6 +230,19 @@ class Site:
                 return self._problem(HTTPStatus.INTERNAL_SERVER_ERROR, str(error))
 
         return show
+
+    async def _with_index(self, page: Page, request: web.Request) -> web.StreamResponse:
+        """The page; where the index of its run is broken, once more with one that is made anew."""
+        try:
+            return await page(request)
+        except (IndexDamaged, sqlite3.DatabaseError) as error:
+            if not isinstance(error, IndexDamaged) and not is_damage(error):
+                raise
+            try:
+                await self._work(self._runs.discard_index, request.match_info["run"])
+            except (IndexLocked, OSError):
+                raise error from None
+        return await page(request)
 
     async def _work(
         self, make: Callable[Inputs, Result], *args: Inputs.args, **named: Inputs.kwargs

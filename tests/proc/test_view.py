@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 
 import aiohttp
 import pytest
+from unit.archive.kit import SQLITE_PAGE, broken
 from unit.view.kit import EVIL, Shelf, make_row
 from yarl import URL
 
@@ -79,6 +80,23 @@ async def test_every_page_is_whole_and_asks_for_nothing_from_elsewhere(
     assert "javascript:" not in text
     prefix = urlsplit(server.address).path
     assert all(link.startswith(prefix) for link in re.findall(r'(?:src|href)="(/[^"]*)"', text))
+
+
+async def test_a_broken_index_is_made_again_for_whoever_looks(
+    tmp_path: Path, client: aiohttp.ClientSession
+) -> None:
+    """It follows from the records, so no page is lost with it, wherever it is broken."""
+    folder = Shelf(tmp_path / "runs").write().folder
+    path = folder / "lookup-1" / "archive" / "index.sqlite"
+    async with ViewServer(Runs(folder)) as server:
+        await read(client, server.address + PAGES[1])
+    whole = path.read_bytes()
+    for start in range(0, len(whole), SQLITE_PAGE):
+        for page in PAGES[1:]:
+            path.write_bytes(broken(whole, start))
+            async with ViewServer(Runs(folder)) as server:
+                status, text = await read(client, server.address + page)
+            assert status == 200, f"{start} {page}: {text}"
 
 
 async def test_every_link_on_every_page_leads_somewhere(

@@ -36,6 +36,8 @@ from milepost.messages.trajectory import (
     TurnBoundary,
 )
 
+SQLITE_PAGE = 4096
+"""Bytes that an index is read and written by."""
 RUN_ID = "kit"
 VOCABULARY = 512
 TOKENIZER = "ab" * 16
@@ -324,3 +326,8 @@ __all__ = [
     "thin",
     "trained",
 ]
+
+
+def broken(index: bytes, start: int) -> bytes:
+    """An index whose page there is nonsense."""
+    return index[:start] + b"\xa5" * SQLITE_PAGE + index[start + SQLITE_PAGE :]
