@@ -216,6 +216,7 @@ class _Auditor:
                 vocabulary=model.vocabulary,
                 tokenizer_hash=model.tokenizer_hash,
                 template_hash=model.template_hash,
+                is_mixture=model.routes is not None,
             ),
             version=told.step if told else VERSIONS_MAX,
             digests=told.digests if told else {},
