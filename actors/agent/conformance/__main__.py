@@ -73,7 +73,7 @@ async def _check(topology: Topology, command: list[str], folder: Path, sink: Bin
                 return await _check_class(topology, prompts, rewards, sink, folder)
             async with visiting(command, folder) as program:
                 _write(sink, "starts", STARTS, [], started_s)
-                bench = Bench(program.agent, prompts, rewards, topology)
+                bench = Bench(program.agent, prompts, rewards, topology, is_elsewhere=True)
                 code = await _run_checks(bench, sink)
                 started_s = time.monotonic()
                 problem = await program.say_goodbye()
@@ -99,8 +99,9 @@ async def _check_class(
             return await _run_checks(Bench(agent, prompts, rewards, topology), sink)
         async with harness_session(topology, folder) as door:
             _write(sink, "starts", STARTS, [], started_s)
-            at_once = PROGRAMS_AT_ONCE if isinstance(agent, CommandAgent) else AT_ONCE
-            bench = Bench(agent, prompts, rewards, topology, door, at_once)
+            is_command = isinstance(agent, CommandAgent)
+            at_once = PROGRAMS_AT_ONCE if is_command else AT_ONCE
+            bench = Bench(agent, prompts, rewards, topology, door, at_once, is_elsewhere=is_command)
             return await _run_checks(bench, sink, HARNESS_CHECKS)
     finally:
         await agent.stop()

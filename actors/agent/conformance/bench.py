@@ -86,6 +86,7 @@ class Bench:
         topology: limits.
         session: plays the model.
         at_once: most episodes that the agent is given at once.
+        is_elsewhere: its code runs in processes of its own, and cannot hold the event loop.
     """
 
     agent: Agent
@@ -94,6 +95,7 @@ class Bench:
     topology: Topology
     session: Session = field(default_factory=ScriptedSession)
     at_once: int = AT_ONCE
+    is_elsewhere: bool = False
     faults: list[str] = field(default_factory=list)
     """Requests that a session refuses, from all episodes so far, each once."""
     _numbers: count[int] = field(default_factory=count)

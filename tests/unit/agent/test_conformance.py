@@ -164,6 +164,13 @@ async def test_each_check_finds_its_fault(check: Check, agent: Agent, told: str)
     assert told in await problems(check, agent)
 
 
+async def test_what_holds_the_loop_is_no_fault_of_an_agent_that_runs_elsewhere() -> None:
+    """To start a process holds it as long as a busy machine likes."""
+    kit = bench(Blocks())
+    kit.is_elsewhere = True
+    assert [problem async for problem in checks.many_run_at_once(kit)] == []
+
+
 async def test_a_history_that_was_rewritten_is_found_in_whatever_episode_it_was() -> None:
     kit = bench(Rewrites())
     async for _ in checks.ends_with_a_reward(kit):
