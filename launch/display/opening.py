@@ -10,6 +10,7 @@ from milepost.configs.run import Mode
 from milepost.configs.topology import Topology
 from milepost.launch.display.plain import PlainDisplay
 from milepost.launch.display.progress import Progress
+from milepost.launch.display.threaded import ThreadedDisplay
 from milepost.supervisor.display import Display
 
 
@@ -27,9 +28,18 @@ def open_display(topology: Topology, *, plain: bool = False) -> Iterator[Display
     progress = Progress(
         run.name, run.steps, success, supervised=supervised, sync=run.mode is Mode.SYNC
     )
-    if plain or not sys.stdout.isatty():
-        yield PlainDisplay(progress, sys.stdout)
-        return
+    shown = _plain(progress) if plain or not sys.stdout.isatty() else _screen(progress)
+    try:
+        yield shown
+    finally:
+        shown.close()
+
+
+def _plain(progress: Progress) -> ThreadedDisplay:
+    return ThreadedDisplay(PlainDisplay(progress, sys.stdout), at_end=sys.stdout.flush)
+
+
+def _screen(progress: Progress) -> ThreadedDisplay:
     # rich takes a tenth of a second to import, and a pipe has no use for it.
     from rich.console import Console
 
@@ -37,7 +47,4 @@ def open_display(topology: Topology, *, plain: bool = False) -> Iterator[Display
 
     screen = Screen(progress, Console())
     screen.open()
-    try:
-        yield screen
-    finally:
-        screen.close()
+    return ThreadedDisplay(screen, at_end=screen.close)

@@ -91,7 +91,7 @@ class Screen:
         self._progress = progress
         self._clock = clock
         self._drawn_s = -FRAME_S
-        # No thread of its own: it draws when told something, on the caller's time.
+        # It draws when told something, on the caller's time.
         self._live = Live(console=console, auto_refresh=False, redirect_stderr=False)
 
     def open(self) -> None:

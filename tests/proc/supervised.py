@@ -10,6 +10,7 @@ from pathlib import Path
 import uvloop
 
 from milepost.configs.load import load_topology
+from milepost.launch.display.threaded import ThreadedDisplay
 from milepost.messages.supervisor import EventReported, Snapshot
 from milepost.supervisor.folder import RunFolder
 from milepost.supervisor.run import supervise
@@ -36,8 +37,11 @@ class Lines:
 async def main() -> int:
     topology = load_topology(sys.argv[1])
     step = int(sys.argv[3]) if len(sys.argv) > 3 else None
-    with closing(RunFolder(Path(sys.argv[2]))) as folder:
-        outcome = await supervise(topology, folder=folder, resume_step=step, display=Lines())
+    with (
+        closing(RunFolder(Path(sys.argv[2]))) as folder,
+        closing(ThreadedDisplay(Lines(), at_end=sys.stdout.flush)) as display,
+    ):
+        outcome = await supervise(topology, folder=folder, resume_step=step, display=display)
     sys.stdout.write(f"end {outcome.status}\n")
     return outcome.exit_code
 

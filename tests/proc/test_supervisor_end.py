@@ -6,7 +6,7 @@ import signal
 from pathlib import Path
 
 import pytest
-from proc.runs import custom, leftovers, running, topology
+from proc.runs import DEADLINE_S, custom, leftovers, running, topology, wait_gone
 
 from milepost.supervisor.cleanup.processes import identity_of
 
@@ -67,6 +67,20 @@ def test_ctrl_c_twice_stops_at_once(tmp_path: Path) -> None:
         assert run.summary["status"] == "stopped"
         assert list((run.folder / "checkpoints").iterdir()) == []
         assert leftovers(run.run_id, run.sockets) == []
+
+
+def test_a_run_whose_output_nobody_reads_goes_on_to_its_end(tmp_path: Path) -> None:
+    """Ctrl-S in a terminal, a pager that waits for a key: writing to it returns when it goes on."""
+    text = topology(custom("worker", "worker", "steps = 8000\nstep_s = 0.0", significant=True))
+    with running(tmp_path, text) as run:
+        run.begun()
+        actors = [child for name, child in run.children().items() if name != "janitor"]
+        assert actors
+        assert wait_gone(actors, DEADLINE_S) == []
+        assert run.end() == 0, run.text
+        assert len(run.lines("metrics.jsonl")) == 8000
+        assert "steps and events were not shown: nobody read what was printed" in run.text
+        assert "end done" in run.text
 
 
 def test_an_actor_that_does_not_stop_is_killed_after_its_deadline(tmp_path: Path) -> None:

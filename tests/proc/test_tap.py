@@ -6,6 +6,7 @@ import json
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 from proc.runs import custom, environment, leftovers, running, topology
@@ -77,9 +78,14 @@ def test_tappers_that_stand_still_or_die_cost_the_run_nothing(tmp_path: Path) ->
         assert until.returncode == 0, until.stderr
         assert len(run.lines("metrics.jsonl")) >= before + 600, "the run went on meanwhile"
         slow.send_signal(signal.SIGCONT)
+        assert slow.stdout is not None
         assert slow.stderr is not None
+        # It shows what it had before it tells what it missed, and that fills a pipe.
+        reader = threading.Thread(target=slow.stdout.read)
+        reader.start()
         assert b"copied" in slow.stderr.readline()
         slow.kill()
+        reader.join()
         for tapper in tappers:
             tapper.communicate()
         run.signal(signal.SIGINT)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any, cast
+from unittest.mock import Mock
 
 import pytest
 
@@ -66,6 +69,52 @@ async def test_the_alarm_rings_at_the_earliest_time_it_was_given() -> None:
     assert soon <= await rung < soon + 5
     alarm.cancel()
     alarm.wake(loop.time())
+
+
+class Clock:
+    """As much of an event loop as an alarm uses; its time is set by hand."""
+
+    def __init__(self) -> None:
+        self.now_s = 100.0
+        self.timers: list[tuple[float, Callable[[], None]]] = []
+
+    def time(self) -> float:
+        return self.now_s
+
+    def call_at(self, when: float, callback: Callable[[], None]) -> Mock:
+        self.timers.append((when, callback))
+        return Mock()
+
+    def go_to(self, now_s: float) -> None:
+        """What is due by then is called, as late as that."""
+        self.now_s = now_s
+        due = [one for one in self.timers if one[0] <= now_s]
+        self.timers = [one for one in self.timers if one[0] > now_s]
+        for _, callback in due:
+            callback()
+
+
+def test_an_alarm_after_a_standstill_lets_what_came_meanwhile_be_read_first() -> None:
+    """A process that was stopped for a minute would else call answers late that are there."""
+    clock, rung = Clock(), []
+
+    def ring(now: float) -> float:
+        rung.append(now)
+        return float("inf")
+
+    alarm = Alarm(cast("Any", clock), ring)
+    alarm.wake(101.0)
+    clock.go_to(101.4)
+    assert rung == [101.4], "late as any timer may be"
+    alarm.wake(102.0)
+    clock.go_to(160.0)
+    assert rung == [101.4], "it stood still"
+    clock.go_to(170.0)
+    assert rung == [101.4, 170.0], "once: a loop that is always late has its deadlines, too"
+    alarm.wake(171.0)
+    clock.go_to(180.0)
+    clock.go_to(180.1)
+    assert rung == [101.4, 170.0, 180.1]
 
 
 async def test_a_loop_that_was_blocked_shows_it() -> None:
