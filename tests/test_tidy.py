@@ -17,6 +17,7 @@ ALLOWED: Final[dict[tuple[str, str], str]] = {
     ("broad_excepts", "actors/recorder/replay/playing.py"): "what a core raised, it raises again",
     ("broad_excepts", "actors/session/foreign.py"): "user code may raise anything; it is told",
     ("broad_excepts", "actors/shell.py"): "top of an actor's process; work of the user's own",
+    ("broad_excepts", "launch/display/threaded.py"): "raised again to whoever tells the next thing",
     ("broad_excepts", "supervisor/probe.py"): "user code may raise anything; it is told",
     ("broad_excepts", "supervisor/run.py"): "top of the supervisor: the run is told why",
     ("broad_excepts", "supervisor/shell.py"): "as above; and a display never ends a run",
