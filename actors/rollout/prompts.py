@@ -5,7 +5,7 @@ optionally `label` (any JSON value), `metadata` (an object), `tools` (OpenAI too
 `prompt_id` (a string, by default the file's name and line). `FILE.jsonl@[a:b]` takes the prompts
 a to b, counted from 0, with Python's meaning of negative and missing bounds; `~` at its beginning
 is the home folder. Messages and tools are held to what a session takes later
-(`session.validation`), and have no other fields than `FIELDS`.
+(`session.validation`), and have no other fields than `FIELDS`. Text parts are joined into one text.
 
 A function is named `module:function` and called as `function(split, seed, options)`, where split
 is `train` or `held_out`; it returns or yields `Prompt` objects.
@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import msgspec
+from msgspec.structs import replace
 
 from milepost.actors.session.refusal import TurnRefused
 from milepost.actors.session.validation import check_messages, check_tools
@@ -159,11 +160,9 @@ def _parse_lines(path: Path, lines: Iterable[bytes]) -> Iterator[Prompt]:
             raise PromptError(f"{path}, line {number}: {what}") from error
         except RecursionError as error:
             raise PromptError(f"{path}, line {number}: nested too deep to be read") from error
-        if problem := _problem_with(parsed.messages, parsed.tools):
-            raise PromptError(f"{path}, line {number}: {problem}")
         yield Prompt(
             prompt_id=parsed.prompt_id or f"{path.stem}:{number}",
-            messages=parsed.messages,
+            messages=_checked(parsed.messages, parsed.tools, f"{path}, line {number}"),
             label=parsed.label,
             metadata=parsed.metadata,
             tools=parsed.tools,
@@ -183,7 +182,21 @@ def _half_a_character(line: bytes) -> str:
     )
 
 
-def _problem_with(messages: list[ChatMessage], tools: list[dict[str, Any]]) -> str:
+def _checked(
+    messages: list[ChatMessage], tools: list[dict[str, Any]], where: str
+) -> list[ChatMessage]:
+    """The messages as a session would take them: text parts are joined into one text."""
+    if problem := _problem_with(messages):
+        raise PromptError(f"{where}: {problem}")
+    try:
+        checked = check_messages(messages)
+        check_tools(tools)
+    except TurnRefused as refused:
+        raise PromptError(f"{where}: {refused}") from refused
+    return checked
+
+
+def _problem_with(messages: list[ChatMessage]) -> str:
     if not messages:
         return "`messages` is empty, a prompt needs at least one"
     for index, message in enumerate(messages):
@@ -199,11 +212,6 @@ def _problem_with(messages: list[ChatMessage], tools: list[dict[str, Any]]) -> s
                 return f"unknown field `{name}` at $.messages[{index}], {known}"
             if name in TEXTS and not isinstance(message[name], str | None):
                 return f"`{name}` is {message[name]!r} at $.messages[{index}], not a text"
-    try:
-        check_messages(messages)
-        check_tools(tools)
-    except TurnRefused as refused:
-        return str(refused)
     return ""
 
 
@@ -218,9 +226,8 @@ def _from_function(source: str, split: str, seed: int, options: dict[str, Any]) 
                 f"{source} yielded {type(prompt).__name__} as prompt {index} of split {split!r}, "
                 f"it must yield milepost.messages.shared.Prompt"
             )
-        if problem := _problem_with(prompt.messages, prompt.tools):
-            raise PromptError(f"{source}, prompt {index} of split {split!r}: {problem}")
-        yield prompt
+        where = f"{source}, prompt {index} of split {split!r}"
+        yield replace(prompt, messages=_checked(prompt.messages, prompt.tools, where))
 
 
 def resolve(path: str) -> Callable[..., Any]:

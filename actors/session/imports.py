@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from milepost.actors.effects import Effect, Reply, Request, Tell
 from milepost.actors.session.refusal import TurnRefused
 from milepost.actors.session.validation import check_messages, check_tools
@@ -38,14 +40,15 @@ class Imports:
         if len(order.prompts) != len(order.group_ids):
             told = f"{len(order.prompts)} prompts for {len(order.group_ids)} group ids"
             return [Reply(request, ConversationsRefused(reason=told))]
+        checked = []
         try:
             for prompt in order.prompts:
-                check_messages(prompt.messages)
+                checked.append(replace(prompt, messages=check_messages(prompt.messages)))
                 check_tools(prompt.tools)
         except TurnRefused as refused:
             reason = f"prompt {prompt.prompt_id}: {refused}"
             return [Reply(request, ConversationsRefused(reason=reason))]
-        desk = self.desk
+        desk, order = self.desk, replace(order, prompts=tuple(checked))
         work = ImportRows(
             desk.key("import"), order, desk.context_tokens_max, desk.rules.writes_conversations
         )

@@ -169,6 +169,24 @@ def not_prompts(split: str, seed: int, options: dict[str, Any]) -> list[object]:
     return [split, seed, options]
 
 
+PARTED: list[dict[str, Any]] = [
+    {"role": "user", "content": [{"type": "text", "text": text} for text in ("hel", "lo")]}
+]
+
+
+def parted(*_: object) -> list[Prompt]:
+    return [Prompt(prompt_id="a", messages=PARTED)]
+
+
+def test_parts_of_a_text_are_one_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many templates write nothing at all of parts, or write the list as Python does."""
+    monkeypatch.setitem(__import__("sys").modules, "mine", __import__("types").ModuleType("mine"))
+    monkeypatch.setattr("mine.parted", parted, raising=False)
+    for source in (jsonl(tmp_path, {"messages": PARTED}), "mine:parted"):
+        assert [prompt.messages for prompt in load_prompts(source, "train", 0, {})] == [USER]
+    assert isinstance(PARTED[0]["content"], list), "what a function holds stays as it is"
+
+
 def test_a_function_gets_split_seed_and_options(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "mine", __import__("types").ModuleType("mine"))
     monkeypatch.setattr("mine.made_up", made_up, raising=False)

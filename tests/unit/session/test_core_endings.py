@@ -320,6 +320,21 @@ def test_a_batch_with_a_bad_conversation_is_refused_whole(
     assert not deliveries(game)
 
 
+def test_parts_of_a_text_are_imported_as_one_text() -> None:
+    """A template that takes texts would write nothing of them, and the row would train on that."""
+    whole = conversation("a")
+    parted = [
+        {**message, "content": [{"type": "text", "text": text} for text in message["content"]]}
+        for message in whole.messages
+    ]
+    rows = []
+    for prompt in (whole, Prompt(prompt_id="a", messages=parted, tools=whole.tools)):
+        game, _ = imported(prompt)
+        rows += game.take().trajectories
+    assert rows[0].token_ids == rows[1].token_ids
+    assert rows[0].loss_mask == rows[1].loss_mask
+
+
 def test_an_import_that_fails_or_is_not_taken_is_answered() -> None:
     """Who asked may ask again under the same names."""
     game = play()
