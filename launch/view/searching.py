@@ -83,6 +83,8 @@ def is_narrow(query: Query) -> bool:
 
 def _text(words: Mapping[str, str]) -> str | None:
     text = words.get("text", "").strip()
+    if "\0" in text:  # where it stands, SQLite takes a question for ended
+        raise NotSearchable(f"text = {text!r} has a NUL, leave it out")
     if 0 < len(text) < TEXT_MIN:
         raise NotSearchable(f"text = {text!r} is too short to look for, write {TEXT_MIN} or more")
     return text or None

@@ -59,6 +59,7 @@ def test_every_word_of_an_address_is_a_field_of_the_query() -> None:
         ("reward_max", "much"),
         ("mismatch", "maybe"),
         ("text", " ow "),
+        ("text", "owl\0x"),
         ("order", "key; DROP TABLE trajectories"),
     ],
 )
