@@ -124,6 +124,8 @@ class Archive:
     base: sqlite3.Connection
     is_current: bool
     """Every record that was on disk when it was opened is in the index."""
+    inode: int
+    """Of the index that is open."""
 
     @classmethod
     def open(cls, run_folder: Path) -> Archive:
@@ -142,11 +144,13 @@ class Archive:
         except (IndexLocked, OSError, sqlite3.OperationalError):
             # The run goes on and keeps the index, or this is a copy that cannot be written.
             is_current = False
+        # Looked at before: an index that is replaced right now is then another one.
+        inode = _inode(run_folder)
         base = open_for_reading(folder / INDEX)
-        if base is None:
+        if base is None or inode is None:
             raise NoArchive(f"{folder / INDEX} is missing or damaged, and cannot be made again")
         base.row_factory = sqlite3.Row
-        return cls(run_folder, base, is_current)
+        return cls(run_folder, base, is_current, inode)
 
     def __enter__(self) -> Self:
         """Nothing more to do."""
@@ -164,6 +168,11 @@ class Archive:
     def close(self) -> None:
         """Close it."""
         self.base.close()
+
+    @property
+    def is_in_place(self) -> bool:
+        """Whether the run's folder still has the index that is open."""
+        return _inode(self.run_folder) == self.inode
 
     @contextmanager
     def readable(self) -> Iterator[None]:
@@ -323,6 +332,13 @@ class Archive:
             return read_at(path, offset)
         except FileNotFoundError as error:
             raise RecordDamaged(f"{path} is gone; `milepost audit` says more") from error
+
+
+def _inode(run_folder: Path) -> int | None:
+    try:
+        return (run_folder / FOLDER / INDEX).stat().st_ino
+    except (FileNotFoundError, NotADirectoryError):
+        return None
 
 
 def _catch_up(run_folder: Path) -> bool:

@@ -143,10 +143,11 @@ def open_row(run: OpenRun, name: str, words: Mapping[str, str]) -> Opened:
         NotThere: no such trajectory, attempt or row.
         Unknown, RecordDamaged: as `Archive.read`.
     """
-    if run.archive is None:
+    archive = run.archive
+    if archive is None:
         raise NotThere("this run has kept no trajectories")
     attempt = _number(words, "attempt")
-    stored = run.archive.read(name, attempt)
+    stored = archive.read(name, attempt)
     number = _number(words, "row") or 0
     if number >= len(stored.rows):
         raise NotThere(f"{name} has {len(stored.rows)} rows, numbered from 0, and no row {number}")

@@ -181,11 +181,12 @@ def search_page(run: OpenRun, given: Mapping[str, str], links: Links) -> Facts:
         NotSearchable: a word is no value of its field.
         NotThere: the run keeps no archive.
     """
-    if run.archive is None:
+    archive = run.archive
+    if archive is None:
         raise NotThere("this run has kept no trajectories: archive.enabled = false, or none came")
     query = query_of(given)
-    page = paging(page_number(given.get("page", "")), FOUND_MAX, run.archive.count(query))
-    found = run.archive.select(query, limit=page.size, offset=page.offset)
+    page = paging(page_number(given.get("page", "")), FOUND_MAX, archive.count(query))
+    found = archive.select(query, limit=page.size, offset=page.offset)
     return {
         **form_facts(given),
         "problem": "",

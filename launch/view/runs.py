@@ -60,24 +60,29 @@ class OpenRun:
 
     def __init__(self, folder: Path, open_archive: Callable[[Path], Archive]) -> None:
         self.folder, self.name = folder, folder.name
+        self.made_of = _stamp(folder)
+        """Which topology it was opened with."""
         self.files = RunFiles(folder, _kept(folder))
         self._open_archive = open_archive
         self._archive: Archive | None = None
-        self._is_final = False
+        self._told: dict[str, Any] = {}
 
     @property
     def archive(self) -> Archive | None:
         """Its trajectories; None as long as none were kept.
 
-        At the end of a run it is opened once more: what had no place in its index then, has now.
+        At the end of each life of a run it is opened once more: what had no place in its index
+        then, has now. So it is when its files are others, since the run was made anew.
         """
-        has_ended = bool(self.files.summary)
-        if self._archive is not None and has_ended and not self._is_final:
+        # It is another object whenever the file is another one.
+        summary = self.files.summary
+        has_ended = bool(summary) and summary is not self._told
+        if self._archive is not None and (has_ended or not self._archive.is_in_place):
             self.close()
         if self._archive is None:
             with contextlib.suppress(NoArchive):
                 self._archive = self._open_archive(self.folder)
-            self._is_final = has_ended
+        self._told = summary
         return self._archive
 
     def close(self) -> None:
@@ -133,6 +138,10 @@ class Runs:
         """
         if name not in self.names():
             raise NoSuchRun(f"no run {name!r} in {self.folder}")
+        found = self._open.get(name)
+        if found is not None and found.made_of != _stamp(found.folder):
+            # Another run lies there, or this one goes on with other settings.
+            self._open.pop(name).close()
         if name not in self._open:
             self._open[name] = OpenRun(self._path(name), self._open_archive)
             if len(self._open) > OPEN_MAX:
@@ -204,6 +213,15 @@ def state_of(folder: Path, summary: dict[str, Any]) -> str:
         return "killed"
     except ValueError:
         return "unreadable"
+
+
+def _stamp(folder: Path) -> tuple[int, int] | None:
+    """Another one when somebody wrote another topology."""
+    try:
+        found = (folder / TOPOLOGY).stat()
+    except FileNotFoundError:
+        return None
+    return found.st_ino, found.st_mtime_ns
 
 
 def _unread(name: str, problem: str) -> RunLine:
