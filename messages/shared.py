@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 from sys import float_info
-from typing import Annotated, Any, TypeAlias, dataclass_transform
+from typing import Annotated, Any, Final, TypeAlias, dataclass_transform
 
 from msgspec import Meta, Struct, field
 
@@ -13,6 +13,9 @@ Positive: TypeAlias = Annotated[int, Meta(ge=1)]
 Seconds: TypeAlias = Annotated[float, Meta(gt=0)]
 Finite: TypeAlias = Annotated[float, Meta(ge=-float_info.max, le=float_info.max)]
 """A number that is neither NaN nor infinite: those are refused by name on arrival."""
+VERDICT_MAX: Final = 1e30
+"""Largest magnitude of a reward, or of a metric beside it. Training is in float32, which ends at
+3.4e38: an advantage of this size still fits it when it is summed over a hundred million tokens."""
 ChatMessage: TypeAlias = dict[str, Any]
 """One chat message in the OpenAI shape (role, content, tool_calls, ...), JSON values only."""
 

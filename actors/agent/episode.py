@@ -19,7 +19,7 @@ from milepost.actors.agent.errors import (
 )
 from milepost.actors.agent.reply import Part, Parts, Reply, read_reply
 from milepost.messages.session import ChatRefused, ChatReply, ChatTurn, ConversationTold
-from milepost.messages.shared import FinishReason
+from milepost.messages.shared import VERDICT_MAX, FinishReason
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping, Sequence
@@ -205,13 +205,16 @@ class Episode:
         """Report a result; the last report counts, so an intermediate one is safe.
 
         Args:
-            reward: finite. Left out where a reward function of its own gives it.
-            metrics: finite numbers by name, for curves and tables (`solved`, ...).
+            reward: finite, 1e30 in magnitude at most. Left out where a reward function of its own
+                gives it.
+            metrics: such numbers by name, for curves and tables (`solved`, ...).
             info: JSON values for people.
 
         Raises:
-            ValueError: a number that is not finite.
-            TypeError: not a number, or not JSON; the episode fails either way.
+            ValueError: a number that is not finite, or too large.
+            TypeError: not a number, or not JSON.
+
+        The episode fails whatever is raised, also when its code catches the exception.
         """
         record = self.record
         try:
@@ -223,7 +226,7 @@ class Episode:
                 }
             if info is not None:
                 record.info = msgspec.json.decode(msgspec.json.encode(info))
-        except (TypeError, ValueError) as error:
+        except Exception as error:
             record.bad_report = f"bad report: {error}"
             raise
         self._line.reported(record)
@@ -293,11 +296,17 @@ def finite(value: Any, name: str) -> float:
 
     Raises:
         TypeError: it is no number.
-        ValueError: it is not finite.
+        ValueError: it is not finite, or larger than training can hold.
     """
     if isinstance(value, str | bytes) or not hasattr(value, "__float__"):
         raise TypeError(f"{name} is {value!r}, a number is needed")
-    number = float(value)
+    bound = f"its magnitude may be {VERDICT_MAX:g} at most"
+    try:
+        number = float(value)
+    except OverflowError as error:
+        raise ValueError(f"{name} is too large for a float, {bound}") from error
     if not math.isfinite(number):
         raise ValueError(f"{name} is {number}, a finite number is needed")
+    if abs(number) > VERDICT_MAX:
+        raise ValueError(f"{name} is {number:g}, {bound}")
     return number

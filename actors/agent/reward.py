@@ -80,7 +80,7 @@ def read_result(value: Any) -> RewardResult:
 
     Raises:
         TypeError: something else.
-        ValueError: a number that is not finite.
+        ValueError: a number that is not finite, or too large.
     """
     if isinstance(value, RewardResult):
         reward, metrics = value.reward, value.metrics

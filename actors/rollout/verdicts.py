@@ -13,7 +13,6 @@ Invariant:
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from dataclasses import dataclass, field
 
@@ -25,7 +24,7 @@ from milepost.messages.agent import CancelEpisode
 from milepost.messages.buffer import GroupAbandoned, GroupResized
 from milepost.messages.rollout import EpisodeEnded
 from milepost.messages.session import FinishTrajectory, TrajectorySent
-from milepost.messages.shared import Status
+from milepost.messages.shared import VERDICT_MAX, Status
 from milepost.messages.supervisor import EventReported
 
 LOSSES_MAX = 6
@@ -62,8 +61,10 @@ class Verdicts:
         counters.episodes_ended += 1
         match ended.status:
             case Status.COMPLETED | Status.TRUNCATED:
-                if ended.reward is None or not math.isfinite(ended.reward):
-                    cause = f"reward of {ended.trajectory_id} is {ended.reward}, not a number"
+                # `not <=`, since every comparison with NaN is false.
+                if ended.reward is None or not abs(ended.reward) <= VERDICT_MAX:
+                    said = f"reward of {ended.trajectory_id} is {ended.reward}"
+                    cause = f"{said}, no number of at most {VERDICT_MAX:g} in magnitude"
                     return self._failed(group, member, cause, now_s)
                 # The environment works, whatever becomes of the row; that is another account.
                 del self._given_up[EPISODE_FAILED]

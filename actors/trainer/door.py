@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
-from math import isfinite
 from typing import Any
 
 import numpy as np
@@ -24,7 +23,7 @@ from milepost.actors.trainer.routes import route_faults
 from milepost.actors.trainer.works import BatchVerdict, DoorRules, Refusal
 from milepost.messages.buffer import Batch
 from milepost.messages.bulk import Bulk
-from milepost.messages.shared import Status
+from milepost.messages.shared import VERDICT_MAX, Status
 from milepost.messages.trajectory import Provenance, Trajectory
 
 TOKENS = "C1 same tokens"
@@ -125,9 +124,12 @@ def _verdict_faults(trajectory: Trajectory) -> Iterator[str]:
     rewards = trajectory.group_rewards
     if trajectory.status not in (Status.COMPLETED, Status.TRUNCATED):
         yield f"{REWARD}: status is {trajectory.status.value}, which carries none"
-    if not isfinite(trajectory.reward):
+    # `not <=`, since every comparison with NaN is false. A larger one would end the run from inside
+    # the loss, where nobody knows whose it was; agents are held to the same bound, but rows of
+    # other programs arrive here alone.
+    if not abs(trajectory.reward) <= VERDICT_MAX:
         yield f"{REWARD}: it is {trajectory.reward}"
-    if not all(isfinite(reward) for reward in rewards):
+    if not all(abs(reward) <= VERDICT_MAX for reward in rewards):
         yield f"{REWARD}: group rewards are {rewards}"
     if len(rewards) != trajectory.group_size:
         yield f"{GROUP}: {len(rewards)} rewards for {trajectory.group_size} members"

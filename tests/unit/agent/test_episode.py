@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+import re
 from typing import Any
 
 import numpy as np
@@ -102,6 +103,13 @@ def numpy_half() -> Any:
     return np.float32(0.5)
 
 
+class Unreadable:
+    """Raises what a tensor of two values does."""
+
+    def __float__(self) -> float:
+        raise RuntimeError("no single value")
+
+
 def test_the_last_report_counts() -> None:
     """An agent may report what it has so far before each step that may be its last."""
     episode = Episode(order(), ScriptedLine())
@@ -118,6 +126,10 @@ def test_the_last_report_counts() -> None:
     [
         ({"reward": math.nan}, ValueError, "reward is nan"),
         ({"reward": -math.inf}, ValueError, "reward is -inf"),
+        ({"reward": 10**400}, ValueError, "reward is too large for a float"),
+        ({"reward": 1e200}, ValueError, "reward is 1e+200, its magnitude may be 1e+30 at most"),
+        ({"reward": 1.0, "metrics": {"x": -2e30}}, ValueError, "metric x is -2e+30"),
+        ({"reward": Unreadable()}, RuntimeError, "no single value"),
         ({"reward": "1"}, TypeError, "reward is '1', a number is needed"),
         ({"reward": 1.0, "metrics": {"x": math.nan}}, ValueError, "metric x is nan"),
         ({"reward": 1.0, "metrics": {"x": None}}, TypeError, "metric x is None"),
@@ -129,7 +141,7 @@ def test_a_report_that_cannot_be_used_is_remembered(
 ) -> None:
     """Also when the agent's code swallows the exception."""
     episode = Episode(order(), ScriptedLine())
-    with pytest.raises(error, match=told):
+    with pytest.raises(error, match=re.escape(told)):
         episode.report(**fields)
     assert told in episode.record.bad_report
 

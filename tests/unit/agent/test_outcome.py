@@ -12,6 +12,7 @@ from unit.agent.kit import QUESTION, order
 from milepost.actors.agent import EpisodeStopped, LimitReached, RewardResult
 from milepost.actors.agent.episode import Record
 from milepost.actors.agent.outcome import Ending, judge, read_ending
+from milepost.actors.agent.reward import read_result
 from milepost.messages.shared import Purpose, Status
 
 
@@ -70,6 +71,12 @@ def test_a_reward_function_counts_instead_of_the_report() -> None:
     assert (failed.status, failed.reward, failed.cause) == (Status.FAILED, None, "it took longer")
     truncated = judge(order(), Ending(limit="seconds_max"), record(reward=None), 0.0, result=result)
     assert (truncated.status, truncated.reward) == (Status.TRUNCATED, 1.0)
+
+
+@pytest.mark.parametrize("value", [10**400, 1e200, (0.0, {"x": -1e200})])
+def test_a_reward_function_gives_no_number_that_training_cannot_hold(value: Any) -> None:
+    with pytest.raises(ValueError, match=r"(reward|metric x) is .*1e\+30 at most"):
+        read_result(value)
 
 
 def test_evaluations_keep_the_conversation_for_people() -> None:

@@ -65,7 +65,7 @@ def test_a_smaller_group_goes_on_without_the_failed_member() -> None:
     assert [one.group_id for one in play.take(GroupAbandoned)] == ["g0000000"]
 
 
-@pytest.mark.parametrize("reward", [math.nan, math.inf, None])
+@pytest.mark.parametrize("reward", [math.nan, math.inf, 1e200, None])
 def test_a_reward_that_is_no_number_is_a_failure(reward: float | None) -> None:
     """It would pass through the mean of its group into every sibling's advantage."""
     play = roomy()

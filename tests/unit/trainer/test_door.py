@@ -178,6 +178,11 @@ MUTANTS: dict[str, tuple[Callable[[], Trajectory], str]] = {
         "C4.*took 13 tokens from a cache, its prompt has 12",
     ),
     "a version from the future": (lambda: spanned((5, 15, 4)), "C4.*version 4.*trainer is at 3"),
+    "reward no learner can hold": (lambda: changed(reward=1e200), r"reward: it is 1e\+200"),
+    "group reward no learner can hold": (
+        lambda: changed(group_rewards=(-1e200, 1.0)),
+        r"reward: group rewards are \(-1e\+200",
+    ),
     "reward NaN": (lambda: changed(reward=math.nan), "reward: it is nan"),
     "reward infinite": (lambda: changed(reward=math.inf), "reward: it is inf"),
     "a sibling's reward NaN": (
