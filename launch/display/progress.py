@@ -218,7 +218,8 @@ def scores(values: dict[str, Any]) -> str:
     found = convert(values, Evaluation)
     ways = [(found.sampled, "sampled"), (found.greedy, "greedy")]
     name = "success" if any(score and score.success is not None for score, _ in ways) else "reward"
-    words = [f"{getattr(score, name) or 0.0:.3f} {way}" for score, way in ways if score]
+    measured = [(getattr(score, name), way) for score, way in ways if score]
+    words = [f"{'not reported' if x is None else f'{x:.3f}'} {way}" for x, way in measured]
     if found.external:
         words = [f"{name} {value:.4g}" for name, value in found.external.items()]
         return f"version {found.version}: {', '.join(words)}"

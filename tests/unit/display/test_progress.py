@@ -158,6 +158,13 @@ def test_only_the_last_events_stay_and_routine_ones_never_show() -> None:
             {"greedy": {"num_episodes": 9, "reward": 0.25}},
             "version 8: held-out reward 0.250 greedy",
         ),
+        (
+            {
+                "sampled": {"num_episodes": 9, "success": 0.9, "reward": 0.9},
+                "greedy": {"num_episodes": 9, "reward": 0.25},
+            },
+            "version 8: held-out success 0.900 sampled, not reported greedy",
+        ),
         ({"external": {"exam": 0.75}}, "version 8: exam 0.75"),
     ],
 )
