@@ -224,7 +224,11 @@ _PERF: Final = (
     Metric("perf/tokens", "tokens", "of all rows of the batch"),
     Metric("perf/export_time", "s", "writing the weights out for the engines"),
     Metric("perf/save_model_time", "s", "writing the checkpoint"),
-    Metric("perf/tokens_per_gpu_per_sec", "tokens/s", "sampled by an engine, mean over engines"),
+    Metric(
+        "perf/tokens_per_gpu_per_sec",
+        "tokens/s",
+        "sampled by an engine, mean over the engines that training samples with",
+    ),
     Metric("perf/update_weights_version", "version", "what the other figures of it are of"),
     Metric("perf/update_weights_time", "s", "one publication, from first to last word"),
     Metric("perf/update_weights_prepare_time", "s", "of it, until all engines were prepared"),

@@ -9,6 +9,8 @@ SAMPLED: Final = "generated_tokens"
 """Of an engine's heartbeat: tokens sampled."""
 DRAFTS: Final = ("draft_tokens", "draft_tokens_accepted", "draft_passes")
 """Of one with speculative decoding: tokens proposed, those accepted, and passes that judge."""
+ROLLOUT: Final = "engine"
+"""Kind of the engines that training samples with; those that only evaluate are idle in between."""
 GIB_IN_MIB: Final = 1024
 SPAN_S_MIN: Final = 0.5
 """Beats come once a second; the last one of a life at any time, and soon after another."""
@@ -26,7 +28,7 @@ class _Body(NamedTuple):
 
 @dataclass(slots=True)
 class SystemFigures:
-    """The last two heartbeats of every engine, and the body of every actor."""
+    """The last two heartbeats of every rollout engine, and the body of every actor."""
 
     _beats: dict[str, tuple[_Beat, _Beat]] = field(default_factory=dict)
     _bodies: dict[str, _Body] = field(default_factory=dict)
@@ -38,7 +40,7 @@ class SystemFigures:
         all of their tokens were sampled within a millisecond.
         """
         self._bodies[actor] = _Body(kind, statistics)
-        if not isinstance(statistics.get(SAMPLED), int):
+        if kind != ROLLOUT or not isinstance(statistics.get(SAMPLED), int):
             return
         at_s = float(statistics["uptime_s"])
         beat = _Beat(at_s, tuple(int(statistics.get(name, 0)) for name in (SAMPLED, *DRAFTS)))

@@ -67,6 +67,21 @@ def test_drafts_are_those_of_engines_that_speculate_and_of_no_other() -> None:
     assert "rollout/spec_accept_rate" not in figures.metrics(), "it began to count again"
 
 
+def test_engines_that_only_evaluate_count_for_no_rate_of_the_rollout() -> None:
+    """They stand idle between evaluations, and the monitor multiplies by the rollout's engines."""
+    figures = SystemFigures()
+    for at_s in (1, 2):
+        figures.heard(
+            "engine-0", "engine", beat(at_s, 1000 * at_s, 90 * at_s, 45 * at_s, 30 * at_s)
+        )
+        idle = beat(at_s, 0, 90 * at_s, 0, 30 * at_s)
+        figures.heard("evaluation_engine-0", "evaluation_engine", idle)
+    found = figures.metrics()
+    assert found["perf/tokens_per_gpu_per_sec"] == pytest.approx(1000.0)
+    assert found["rollout/spec_accept_rate"] == pytest.approx(0.5)
+    assert found["system/evaluation_engine/memory_gib"] == 0.5
+
+
 def test_gpus_of_a_kind_are_summed_in_memory_and_averaged_in_work() -> None:
     figures = SystemFigures()
     for index, (memory_mib, share) in enumerate([(1024.0, 0.5), (2048.0, 1.0)]):
