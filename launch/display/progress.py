@@ -112,6 +112,11 @@ class Progress:
         if value is not None:
             self.curve.append(value)
 
+    def begin_life(self) -> None:
+        """The run was resumed: what comes is measured without the time in which it stood still."""
+        self._window.clear()
+        self._arrivals.clear()
+
     def take_event(self, event: EventReported) -> bool:
         """Remember an event; False when it is not worth showing."""
         if event.kind in QUIET:

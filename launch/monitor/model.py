@@ -31,7 +31,7 @@ from milepost.launch.monitor.updates import (
     Update,
 )
 from milepost.launch.queues import Queue, Since
-from milepost.supervisor.cleanup.unfinished import EVALUATION
+from milepost.supervisor.cleanup.unfinished import BEGUN, EVALUATION
 
 EVENTS_MAX: Final = 500
 VERSIONS_MAX: Final = 512
@@ -41,6 +41,7 @@ ENGINES: Final = frozenset({"engine", "evaluation_engine"})
 DEPTHS_MAX: Final = 240
 """Depths kept of each queue: one a second."""
 QUEUES_MAX: Final = 1024
+LIVES_MAX: Final = 64
 CURVES: Final = (
     "success",
     "reward",
@@ -112,6 +113,8 @@ class Model:
         self.events: deque[Event] = deque(maxlen=EVENTS_MAX)
         self._num_events = 0
         self._last_step = 0
+        self._begun: deque[float] = deque(maxlen=LIVES_MAX)
+        """When lives of the run began of which no step was told yet."""
         self.refusals = Refusals()
         self.published: deque[tuple[float, int]] = deque(maxlen=VERSIONS_MAX)
         self.recorded: dict[str, float] = {}
@@ -128,8 +131,8 @@ class Model:
             case Recorded(steps=steps, events=events, anew=anew):
                 if anew:
                     self._forget_records()
-                self._steps(steps)
                 self._events(events)
+                self._steps(steps)
             case Silent(reason=reason):
                 self.silent = reason
             case Ended(summary=summary):
@@ -193,6 +196,9 @@ class Model:
             if PUBLISHED in metrics and (not self.published or step > self.published[-1][1]):
                 self.published.append((wall_s, step))
             if metrics.get(VERSION) == step and step > 0:
+                while self._begun and self._begun[0] <= wall_s:
+                    self._begun.popleft()
+                    self.progress.begin_life()
                 self.progress.take_step(metrics, wall_s)
                 self._curves(step, metrics)
 
@@ -218,6 +224,8 @@ class Model:
             self.refusals.note(event)
             values = event.get("values")
             kind = str(event.get("kind", ""))
+            if kind == BEGUN:
+                self._begun.append(_number(event, "time"))
             if kind in QUIET:
                 continue
             self._num_events += 1

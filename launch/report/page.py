@@ -67,6 +67,7 @@ def page(record: Record, panels: Iterable[Panel], pair: Iterable[tuple[str, Tran
         "phases": [
             (told, seconds(float(spent[name]))) for name, told in PHASES.items() if spent.get(name)
         ],
+        "resumed_from": record.resumed_from,
         "folder": str(record.folder.absolute()),
         "places": [(place.name, place.holds) for place in words.places(record)],
         "seed": run.seed,
@@ -91,7 +92,9 @@ def tiles(record: Record) -> list[Tile]:
             found.append(Tile(f"held-out success, {name}", now, was))
     found.append(Tile("steps", f"{record.steps_done:,}", f"of {record.topology.run.steps:,}"))
     if record.summary:
-        found.append(Tile("wall time", seconds(float(record.summary["seconds"]["total"]))))
+        since = record.resumed_from
+        note = f"resumed from step {since}" if since else ""
+        found.append(Tile("wall time", seconds(float(record.summary["seconds"]["total"])), note))
     return found
 
 

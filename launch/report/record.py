@@ -16,9 +16,16 @@ from msgspec.structs import replace
 
 from milepost.configs.load import load_topology
 from milepost.configs.topology import Topology
-from milepost.launch.report.steps import BROKEN, Step, StepsFile, damage, read_lines
+from milepost.launch.report.steps import (
+    BROKEN,
+    Step,
+    StepsFile,
+    at_work,
+    damage,
+    read_lines,
+)
 from milepost.messages.evaluator import Evaluation, Transcript
-from milepost.supervisor.cleanup.unfinished import EVALUATION
+from milepost.supervisor.cleanup.unfinished import BEGUN, EVALUATION
 
 TRANSCRIPTS: Final = "transcripts.jsonl"
 _Stamp: TypeAlias = tuple[int, int, int]
@@ -62,6 +69,11 @@ class Record(Struct, frozen=True, kw_only=True):
         return max((step.done for step in self.steps), default=0)
 
     @property
+    def resumed_from(self) -> int:
+        """Step from which its last life went on, whose seconds the summary has; 0: its only one."""
+        return int(self.summary.get("resumed_from") or 0)
+
+    @property
     def success_name(self) -> str:
         """Metric of a step that counts successes."""
         data = self.topology.data
@@ -91,14 +103,14 @@ class RunFiles:
         Raises:
             ConfigError: there is no topology.toml, or it cannot be read.
         """
-        steps = tuple(self.steps.read())
         summary, broken = self._summary()
-        evaluations, unread = self._fresh("events.jsonl", _read_evaluations)
+        evaluations, begun, unread = self._fresh("events.jsonl", _read_events)
+        steps = self.steps.read()
         return Record(
             folder=self.folder,
             topology=self.topology,
             summary=summary,
-            steps=steps,
+            steps=tuple(at_work(steps, [when - self.steps.start_s for when in begun])),
             evaluations=evaluations,
             damaged=(*broken, *self.steps.damaged, *unread),
         )
@@ -169,11 +181,15 @@ def _read_summary(path: Path) -> _Summary:
     return summary, ()
 
 
-def _read_evaluations(path: Path) -> tuple[tuple[Evaluation, ...], tuple[str, ...]]:
+def _read_events(path: Path) -> tuple[tuple[Evaluation, ...], list[float], tuple[str, ...]]:
+    """Evaluations, when each life of the run began its work, and what cannot be read."""
     # What an evaluator says again, since it may not have been heard, counts once: the last word.
     damaged: list[str] = []
     found: dict[int, Evaluation] = {}
+    begun: list[float] = []
     for event in read_lines(path, damaged):
+        if event.get("kind") == BEGUN and isinstance(event.get("time"), int | float):
+            begun.append(float(event["time"]))
         if event.get("kind") != EVALUATION:
             continue
         try:
@@ -182,7 +198,7 @@ def _read_evaluations(path: Path) -> tuple[tuple[Evaluation, ...], tuple[str, ..
             damaged.append(f"{path.name}, an evaluation is damaged and left out: {error}")
             continue
         found[each.version] = each
-    return tuple(found.values()), tuple(damaged)
+    return tuple(found.values()), begun, tuple(damaged)
 
 
 def _read_transcripts(path: Path) -> tuple[tuple[Transcript, ...], tuple[str, ...]]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 import orjson
 from msgspec import Struct
+from msgspec.structs import replace
 
 BROKEN: Final = (ValueError, KeyError, TypeError, AttributeError)
 """What a line that bits rotted in raises when it is read."""
@@ -21,7 +22,10 @@ class Step(Struct, frozen=True, kw_only=True):
     done: int
     """Batches trained, this one included; 0 is before the first."""
     wall_s: float
-    """Seconds since training could begin: since the evaluation before it, else the first step."""
+    """Seconds since training could begin: since the evaluation before it, else the first step.
+
+    In a `StepsFile` those are of the clock; `at_work` takes out what lies between two lives.
+    """
     metrics: dict[str, float]
 
 
@@ -71,6 +75,11 @@ class StepsFile:
                     self._take(line)
         return self._steps
 
+    @property
+    def start_s(self) -> float:
+        """Unix time from which the seconds of its steps count; 0 without one."""
+        return self._start_s or 0.0
+
     def whole(self, done: int) -> dict[str, float]:
         """Every metric of one step, as the last `read` found it; empty without such a step."""
         place = self._places.get(done)
@@ -95,6 +104,32 @@ class StepsFile:
         self._start_s = start_s
         self._steps.append(step)
         self._places[step.done] = start, len(line)
+
+
+def at_work(steps: Sequence[Step], begun: Iterable[float]) -> Sequence[Step]:
+    """The steps, without the time in which the run stood still: it was stopped, and resumed later.
+
+    Args:
+        steps: in order.
+        begun: when each of its lives began to work, in the seconds of the steps.
+    """
+    if not steps:
+        return steps
+    lives = sorted(when for when in begun if steps[0].wall_s < when <= steps[-1].wall_s)
+    if not lives:
+        return steps
+    found: list[Step] = []
+    still_s, at, last_s = 0.0, 0, steps[0].wall_s
+    for step in steps:
+        # Of lives between two steps only the last one made a step that is still there.
+        while at < len(lives) and lives[at] <= step.wall_s:
+            if lives[at] > last_s:
+                still_s += lives[at] - last_s
+                last_s = lives[at]
+            at += 1
+        last_s = step.wall_s
+        found.append(replace(step, wall_s=step.wall_s - still_s) if still_s else step)
+    return found
 
 
 def damage(name: str, line: int, error: Exception) -> str:

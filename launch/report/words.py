@@ -99,11 +99,17 @@ def text_table(record: Record) -> Iterator[str]:
 
 
 def headline(record: Record) -> str:
-    """`lookup: 80 steps in 24 s, done`."""
+    """`lookup: 80 steps in 24 s, done`; of a resumed run, what its seconds are of."""
     summary = record.summary
     spent = seconds(float(summary["seconds"]["total"]))
-    name = record.topology.run.name
-    return f"{name}: {record.steps_done} steps in {spent}, {summary['status']}"
+    if since := record.resumed_from:
+        spent = f"{spent} since it was resumed from step {since}"
+        return f"{_steps(record)}, {summary['status']}; {spent}"
+    return f"{_steps(record)} in {spent}, {summary['status']}"
+
+
+def _steps(record: Record) -> str:
+    return f"{record.topology.run.name}: {record.steps_done} steps"
 
 
 def changes(record: Record) -> Iterator[str]:

@@ -46,6 +46,9 @@ class RunLine(Struct, frozen=True, kw_only=True):
     started_s: float | None
     """Unix time."""
     took_s: float | None
+    """Of its last life."""
+    resumed_from: int
+    """Step from which that one went on; 0 when it is the only one."""
     problem: str
     """Why its files cannot be read; empty when they can."""
 
@@ -187,6 +190,7 @@ class Runs:
             success=last.get(f"rollout/{success}"),
             started_s=_started(folder),
             took_s=summary.get("seconds", {}).get("total"),
+            resumed_from=int(summary.get("resumed_from") or 0),
             problem=files.problem,
         )
 
@@ -235,6 +239,7 @@ def _unread(name: str, problem: str) -> RunLine:
         success=None,
         started_s=None,
         took_s=None,
+        resumed_from=0,
         problem=problem,
     )
 

@@ -19,6 +19,8 @@ OPEN_STEP: Final = f"{PRIVATE}/open_step.json"
 """The object of the step that still grows, as far as it has grown."""
 RUN_FILE: Final = f"{PRIVATE}/run.json"
 """What the supervisor said of its run when it began; also how clients attach."""
+BEGUN: Final = "begun"
+"""Kind of the event with which the work of each life of a run begins."""
 EVALUATION: Final = "evaluation"
 """Kind of the event in which the evaluator reports the scores of one version."""
 _TYPES: Final[dict[str, tuple[type, ...]]] = {
@@ -97,7 +99,7 @@ def finish(run_folder: Path, run_id: str) -> None:
     steps = [line["step"] for line in _lines(run_folder / METRICS, "step")]
     events = list(_lines(run_folder / EVENTS, "time", "kind", "source"))
     life = [event for event in events if event["time"] >= started_at]
-    begun = next((e["time"] for e in life if e["kind"] == "begun"), ended_at)
+    begun = next((e["time"] for e in life if e["kind"] == BEGUN), ended_at)
     restarts = [event["source"] for event in life if event["kind"] == "restarted"]
     summary = {
         "status": "killed",

@@ -44,6 +44,18 @@ def a_progress() -> Progress:
     return Progress("lookup", 80, "solved")
 
 
+def test_the_time_in_which_a_run_stood_still_is_in_no_speed() -> None:
+    """Resumed after three days, it said that a step takes hours, and that months were left."""
+    progress = a_progress()
+    for done in range(1, 6):
+        progress.take_step(step_metrics(done, 0.5), now_s=10.0 * done)
+    progress.begin_life()
+    assert progress.step == 5
+    for done in (6, 7):
+        progress.take_step(step_metrics(done, 0.5), now_s=260_000.0 + 10.0 * done)
+    assert (progress.step_s, progress.left_s, progress.trained_per_s) == (10.0, 730.0, 100.0)
+
+
 def test_nothing_is_claimed_before_anything_was_told() -> None:
     progress = a_progress()
     for name in ("success", "reward", "loss", "queue", "staleness", "versions", "step_s",

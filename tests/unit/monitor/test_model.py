@@ -104,6 +104,19 @@ def test_a_step_without_the_trainer_is_no_step_of_the_curves() -> None:
     assert model.curves["success"].last == 0.75
 
 
+def test_a_resumed_run_is_as_fast_as_its_last_life() -> None:
+    """Whoever comes late reads the standstill with them, and a monitor that stayed meets it."""
+    before = tuple(step(number) for number in range(1, 41))
+    gap_s = 3 * 86_400.0
+    after = tuple(step(number) | {"time": WALL_S + gap_s + number} for number in range(41, 44))
+    begun = event("begun", "all are ready") | {"time": WALL_S + gap_s + 40}
+    late = told(Recorded(steps=before + after, events=(begun,)))
+    stayed = told(Recorded(steps=before), Recorded(steps=after, events=(begun,)))
+    for model in (late, stayed):
+        progress = model.progress
+        assert (progress.step, progress.step_s, progress.left_s) == (43, 1.0, 37.0)
+
+
 def test_records_that_were_written_anew_replace_what_was_read() -> None:
     """A resumed run takes the steps after its checkpoint out and does them again."""
     model = told(Recorded(steps=tuple(step(number) for number in range(1, 9))))

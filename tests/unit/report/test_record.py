@@ -53,6 +53,26 @@ def test_an_object_is_a_step_whose_time_counts_from_the_first(tmp_path: Path) ->
     assert (second.metrics["train/loss"], second.wall_s) == (0.8, 50.0)
 
 
+def test_the_time_between_two_lives_is_no_time_of_training(run_folder: Path) -> None:
+    """Stopped after step 40, resumed a day later at the second try, stopped and resumed once more:
+    the curve goes on where it was."""
+    path = run_folder / "metrics.jsonl"
+    lines = [json.loads(text) for text in path.read_text().splitlines()]
+    for each in lines:
+        each["time"] += 86_400.0 * sum(each["step"] > last for last in (40, 60))
+    path.write_text("".join(json.dumps(each) + "\n" for each in lines))
+    with (run_folder / "events.jsonl").open("a") as file:
+        for time in (999.0, 50_000.0, 87_412.1, 173_818.1, "soon"):
+            begun = {"time": time, "source": "supervisor", "kind": "begun", "values": {}}
+            file.write(json.dumps(begun) + "\n")
+    seconds = {done: wall_s for done, wall_s, _ in read_record(run_folder).curve("rollout/solved")}
+    assert seconds[40] == pytest.approx(12.3)
+    assert seconds[41] == pytest.approx(12.3 + 0.2)
+    assert seconds[60] == pytest.approx(18.2)
+    assert seconds[61] == pytest.approx(18.2 + 0.2)
+    assert seconds[80] == pytest.approx(24.1)
+
+
 def test_a_metric_without_a_value_is_left_out_of_curves(tmp_path: Path) -> None:
     (step,) = steps_of(tmp_path, line(1, 1.0, train_loss=None, train_lr=0.1))
     assert step.metrics == {"train/lr": 0.1}

@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 
 from milepost.launch.report import report_lines
+from milepost.launch.report.page import page, tiles
 from milepost.launch.report.record import Record, read_record
 from milepost.launch.report.words import (
     changes,
+    headline,
     num_prompts,
     places,
     table,
@@ -37,6 +39,21 @@ def evaluation(version: int, sampled: float | None, greedy: float | None) -> dic
 
     values = {"sampled": score(sampled), "greedy": score(greedy)}
     return {"version": version, "seconds": 1.0, **values}
+
+
+def test_a_resumed_run_says_what_its_seconds_are_of(run_folder: Path) -> None:
+    """The steps are of all its lives, and the time of the last one alone."""
+    path = run_folder / "summary.json"
+    told = json.loads(path.read_text())
+    assert headline(read_record(run_folder)) == "lookup: 80 steps in 33 s, done"
+    path.write_text(json.dumps({**told, "resumed_from": 40}))
+    record = read_record(run_folder)
+    said = "lookup: 80 steps, done; 33 s since it was resumed from step 40"
+    assert headline(record) == said
+    assert tiles(record)[-1] == ("wall time", "33 s", "resumed from step 40")
+    assert "Wall time since it was resumed from step 40" in page(record, (), ())
+    path.write_text(json.dumps({**told, "resumed_from": 0}))
+    assert headline(read_record(run_folder)) == "lookup: 80 steps in 33 s, done", "it began again"
 
 
 def test_the_table_shows_both_ways_by_category(run_folder: Path) -> None:
