@@ -78,8 +78,40 @@ def json_call(body: str, index: int, context: CallContext) -> tuple[ToolCall, ..
     return (call,) if call else None
 
 
+Tags: TypeAlias = tuple[re.Pattern[str], ...]
+"""What opens a piece of markup, what stands between its texts, and what closes it."""
+
+
+def _tags(opens: str, *others: str) -> Tags:
+    """White space may stand before what opens."""
+    return (re.compile(rf"\s*{opens}"), *(re.compile(tag) for tag in others))
+
+
+def pieces(tags: Tags, text: str) -> list[Any] | None:
+    """All pieces of a text that is made of them and of white space; None when it is not.
+
+    Each is a tuple: what the tags' groups and the texts between the tags say, in their order. Every
+    tag is looked for from the end of the last one, and the first that is missing ends the search. A
+    policy may open as many calls as it likes and close none: one pattern for a whole piece would
+    search to the end at each opening, and nothing else of the process runs meanwhile.
+    """
+    opens, *others = tags
+    found = []
+    at = 0
+    while match := opens.match(text, at):
+        fields = list(match.groups())
+        for tag in others:
+            start = match.end()
+            if (match := tag.search(text, start)) is None:
+                return None
+            fields += [text[start : match.start()], *match.groups()]
+        found.append(tuple(fields))
+        at = match.end()
+    return None if text[at:].strip() else found
+
+
 _FUNCTION: Final = re.compile(r"\s*<function=([^>\n]+)>(.*)</function>\s*", re.DOTALL)
-_PARAMETER: Final = re.compile(r"<parameter=([^>\n]+)>(.*?)</parameter>", re.DOTALL)
+PARAMETER: Final = _tags(r"<parameter=([^>\n]+)>", r"</parameter>")
 
 
 def function_call(body: str, index: int, context: CallContext) -> tuple[ToolCall, ...] | None:
@@ -87,37 +119,35 @@ def function_call(body: str, index: int, context: CallContext) -> tuple[ToolCall
     if (match := _FUNCTION.fullmatch(body)) is None:
         return None
     name, inside = match.group(1).strip(), match.group(2)
-    if (found := _pairs(_PARAMETER, inside)) is None:
+    if (found := pieces(PARAMETER, inside)) is None:
         return None
     pairs = [(key.strip(), _without_margin(value)) for key, value in found]
     return _typed(name, pairs, index, context)
 
 
-_ARGUMENT: Final = re.compile(r"<arg_key>(.*?)</arg_key>\s*<arg_value>(.*?)</arg_value>", re.DOTALL)
+ARGUMENT: Final = _tags(r"<arg_key>", r"</arg_key>\s*<arg_value>", r"</arg_value>")
 
 
 def glm_call(body: str, index: int, context: CallContext) -> tuple[ToolCall, ...] | None:
     """GLM-4.5 and later: `name <arg_key>k</arg_key> <arg_value>v</arg_value> ...`."""
     name, key, rest = body.partition("<arg_key>")
-    if not name.strip() or "<" in name or (found := _pairs(_ARGUMENT, key + rest)) is None:
+    if not name.strip() or "<" in name or (found := pieces(ARGUMENT, key + rest)) is None:
         return None
     return _typed(name.strip(), [(key.strip(), value) for key, value in found], index, context)
 
 
-_INVOKE: Final = re.compile(
-    r'<(?:｜DSML｜)?invoke name="([^"]*)">(.*?)</(?:｜DSML｜)?invoke>', re.DOTALL
-)
-_NAMED: Final = re.compile(r'<parameter name="([^"]*)">(.*?)</parameter>', re.DOTALL)
-_DSML: Final = re.compile(
-    r'<｜DSML｜parameter name="([^"]*)" string="(true|false)">(.*?)</｜DSML｜parameter>', re.DOTALL
+INVOKE: Final = _tags(r'<(?:｜DSML｜)?invoke name="([^"]*)">', r"</(?:｜DSML｜)?invoke>")
+NAMED: Final = _tags(r'<parameter name="([^"]*)">', r"</parameter>")
+DSML: Final = _tags(
+    r'<｜DSML｜parameter name="([^"]*)" string="(true|false)">', r"</｜DSML｜parameter>"
 )
 
 
 def invoke_calls(body: str, index: int, context: CallContext) -> tuple[ToolCall, ...] | None:
     """MiniMax: several `<invoke name="f"> <parameter name="p">value</parameter> </invoke>`."""
     calls: list[ToolCall] = []
-    for name, inside in _pairs(_INVOKE, body) or ():
-        if (pairs := _pairs(_NAMED, inside)) is None:
+    for name, inside in pieces(INVOKE, body) or ():
+        if (pairs := pieces(NAMED, inside)) is None:
             return None
         made = _typed(name, pairs, index + len(calls), context)
         if made is None:
@@ -129,9 +159,9 @@ def invoke_calls(body: str, index: int, context: CallContext) -> tuple[ToolCall,
 def dsml_calls(body: str, index: int, context: CallContext) -> tuple[ToolCall, ...] | None:
     """DeepSeek V3.2 and V4: as MiniMax, and each value says whether it is text or JSON."""
     calls: list[ToolCall] = []
-    for name, inside in _pairs(_INVOKE, body) or ():
+    for name, inside in pieces(INVOKE, body) or ():
         values: dict[str, Any] = {}
-        if (found := _pairs(_DSML, inside)) is None:
+        if (found := pieces(DSML, inside)) is None:
             return None
         for key, is_text, value in found:
             if is_text == "true":
@@ -147,8 +177,8 @@ def dsml_calls(body: str, index: int, context: CallContext) -> tuple[ToolCall, .
     return tuple(calls) if calls and all(call.name for call in calls) else None
 
 
-_KIMI: Final = re.compile(
-    r"<\|tool_call_begin\|>(.*?)<\|tool_call_argument_begin\|>(.*?)<\|tool_call_end\|>", re.DOTALL
+KIMI: Final = _tags(
+    r"<\|tool_call_begin\|>", r"<\|tool_call_argument_begin\|>", r"<\|tool_call_end\|>"
 )
 
 
@@ -156,7 +186,7 @@ def kimi_calls(body: str, index: int, context: CallContext) -> tuple[ToolCall, .
     """Kimi K2: the model writes each call's id, `functions.NAME:NUMBER`, and JSON."""
     del index, context
     calls = []
-    for written, arguments in _pairs(_KIMI, body) or ():
+    for written, arguments in pieces(KIMI, body) or ():
         call_id, text = written.strip(), arguments.strip()
         name = call_id.partition(":")[0].removeprefix("functions.")
         if not name or not is_object(text):
@@ -173,13 +203,6 @@ def is_object(text: str) -> bool:
         return isinstance(msgspec.json.decode(text), dict)
     except msgspec.MsgspecError:
         return False
-
-
-def _pairs(pattern: re.Pattern[str], text: str) -> list[Any] | None:
-    """All matches, when nothing but white space lies between them."""
-    if pattern.sub("", text).strip():
-        return None
-    return pattern.findall(text)
 
 
 def _without_margin(value: str) -> str:
