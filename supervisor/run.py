@@ -258,8 +258,9 @@ class _Run:
     async def _close_recorder(self, recorder: Recorder) -> None:
         try:
             await recorder.close()
-        except OSError as error:
-            self._unwritten = f"the last metrics and events cannot be written: {error}"
+        except Exception as error:  # noqa: BLE001 - nothing that is left may stay open for it
+            text = str(error) if isinstance(error, OSError) else f"{type(error).__name__}: {error}"
+            self._unwritten = f"the last metrics and events cannot be written: {text}"
 
     async def _verdict(self, shell: Shell, family: Family) -> Verdict:
         try:

@@ -8,6 +8,7 @@ float}}}. A test reads the files back with TensorBoard's own loader.
 
 from __future__ import annotations
 
+import math
 import os
 import socket
 import struct
@@ -56,7 +57,7 @@ class EventFile:
     def scalars(self, step: int, values: Mapping[str, float], wall_s: float) -> None:
         """Write the values of one step."""
         summary = b"".join(
-            _field(1, _text(1, tag) + _key(2, _FIXED32) + struct.pack("<f", value))
+            _field(1, _text(1, tag) + _key(2, _FIXED32) + _float(value))
             for tag, value in values.items()
         )
         self._write(_double(1, wall_s) + _step(step) + _field(5, summary))
@@ -100,6 +101,14 @@ def _key(number: int, kind: int) -> bytes:
 
 def _double(number: int, value: float) -> bytes:
     return _key(number, _FIXED64) + struct.pack("<d", value)
+
+
+def _float(value: float) -> bytes:
+    """In 32 bits; what they do not hold is infinite."""
+    try:
+        return struct.pack("<f", value)
+    except OverflowError:
+        return struct.pack("<f", math.copysign(math.inf, value))
 
 
 def _step(step: int) -> bytes:

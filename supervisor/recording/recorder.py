@@ -136,17 +136,21 @@ class Recorder:
         self._idle = asyncio.Event()
         self._idle.set()
         self._closing = False
+        self._ended = False
         self._unwritten: deque[tuple[EventReported | StepRecorded, float]] = deque(
             maxlen=PENDING_MAX
         )
         self._task: asyncio.Task[None] | None = None
 
     def start(self, broken: Callable[[str], None]) -> None:
-        """Begin to write; `broken` is called once when the disk does not take a record."""
+        """Begin to write; `broken` is called once, when a record cannot be written."""
         self._task = asyncio.create_task(self._run(broken), name="recorder")
 
     def record(self, message: EventReported | StepRecorded) -> None:
         """Take one record; it is stamped with the present time and written soon."""
+        if self._ended:
+            self._unwritten.append((message, time.time()))
+            return
         self._pending.append((message, time.time()))
         self._idle.clear()
         self._work.set()
@@ -164,13 +168,13 @@ class Recorder:
     async def complete_step(self) -> None:
         """Write everything taken so far, the last step whole, for those who follow the file.
 
-        What the disk does not take now is tried again by `close`, which tells of it.
+        What cannot be written now is tried again by `close`, which tells of it.
         """
         await self.settled()
         if self._unwritten:
             return
         loop = asyncio.get_running_loop()
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(Exception):
             await loop.run_in_executor(self._thread, self._files.complete_step)
 
     async def close(self) -> None:
@@ -178,24 +182,37 @@ class Recorder:
 
         Raises:
             OSError: it still does not take it.
+            Exception: what ended the writing before this.
         """
         self._closing = True
         self._work.set()
-        if self._task is not None:
-            await self._task
-        self._thread.shutdown()
         try:
-            self._write(self._unwritten)
+            if self._task is not None:
+                await self._task
         finally:
-            self._files.close()
+            self._thread.shutdown()
+            try:
+                self._write(self._unwritten)
+            finally:
+                self._files.close()
 
     async def _run(self, broken: Callable[[str], None]) -> None:
+        try:
+            await self._write_all(broken)
+        finally:
+            # Nobody waits for a writer that is gone; `close` writes what it left.
+            self._ended = True
+            self._unwritten += self._pending
+            self._pending.clear()
+            self._room.set()
+            self._idle.set()
+
+    async def _write_all(self, broken: Callable[[str], None]) -> None:
         loop = asyncio.get_running_loop()
-        healthy = True
+        healthy, faultless = True, True
         while True:
             if not self._pending:
                 if self._closing:
-                    self._idle.set()
                     return
                 self._work.clear()
                 self._idle.set()
@@ -213,9 +230,15 @@ class Recorder:
                 healthy = False
                 self._unwritten += batch
                 broken(f"the run folder cannot be written: {error}")
+            except Exception as error:  # noqa: BLE001 - a fault of our own ends the run, by name
+                # The first of them would fail for ever; those behind it are written.
+                self._pending.extendleft(reversed([*batch][1:]))
+                if faultless:
+                    faultless = False
+                    broken(f"the recorder failed: {type(error).__name__}: {error}")
 
     def _write(self, batch: deque[tuple[EventReported | StepRecorded, float]]) -> None:
-        """Write all of them; what the disk did not take stays in `batch`."""
+        """Write all of them; what could not be written stays in `batch`, the culprit first."""
         if not batch:
             return
         while batch:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
 import json
 import math
@@ -14,7 +15,7 @@ from milepost.messages.supervisor import EventReported, StepRecorded
 from milepost.supervisor.cleanup.registry import PRIVATE
 from milepost.supervisor.cleanup.unfinished import OPEN_STEP, finish_metrics
 from milepost.supervisor.recording.eventfile import EventFile, masked_crc
-from milepost.supervisor.recording.recorder import Files, Recorder
+from milepost.supervisor.recording.recorder import PENDING_MAX, Files, Recorder
 from milepost.supervisor.recording.resume import earlier_events
 from milepost.supervisor.recording.summary import Scores
 
@@ -178,6 +179,76 @@ def test_tensorboard_itself_reads_the_event_file(tmp_path: Path) -> None:
         (300, 1002.0, "rollout/reward", -1.5),
         (300, 1002.0, "train/é", 3e8),
     ]
+
+
+def test_the_board_shows_as_infinite_what_its_32_bits_do_not_hold(tmp_path: Path) -> None:
+    """An agent's own number may be any finite one; one of 1e39 ended the writer for good."""
+    loader = importlib.import_module("tensorboard.backend.event_processing.event_file_loader")
+    board = EventFile(tmp_path, 1000.0)
+    largest = 3.4028234663852886e38
+    board.scalars(1, {"a": 1e39, "b": -1e39, "c": largest, "d": 0.5}, 1001.0)
+    board.close()
+    (path,) = tmp_path.iterdir()
+    (_, event) = loader.LegacyEventFileLoader(str(path)).Load()
+    seen = {value.tag: value.simple_value for value in event.summary.value}
+    assert seen == {"a": math.inf, "b": -math.inf, "c": largest, "d": 0.5}
+
+
+async def test_a_record_that_cannot_be_written_is_said_and_holds_nothing_up(folder: Path) -> None:
+    """Only a fault of our own does that: the run ends by it, with every other record on disk."""
+
+    class Faulty(Files):
+        def step(self, message: StepRecorded, wall_s: float) -> EventReported | None:
+            if message.step == 1:
+                raise OverflowError("too large")
+            return super().step(message, wall_s)
+
+    reasons: list[str] = []
+    recorder = Recorder(Faulty(folder, tensorboard=False))
+    recorder.start(reasons.append)
+    for _ in range(2):
+        for step in range(3):
+            recorder.record(trained(step))
+        await recorder.settled()
+    for _ in range(PENDING_MAX):
+        recorder.record(EventReported(source="engine-0", kind="odd", text=""))
+    await recorder.room()
+    await recorder.complete_step()
+    await recorder.close()
+    assert reasons == ["the recorder failed: OverflowError: too large"]
+    assert [line["step"] for line in lines(folder / "metrics.jsonl")] == [1, 3]
+    assert len(lines(folder / "events.jsonl")) == PENDING_MAX
+
+
+async def test_nobody_waits_for_a_writer_that_is_gone(folder: Path) -> None:
+    """Whom it tells of a full disk may fail as well; what it left is written at the end."""
+
+    class Full(Files):
+        is_full = True
+
+        def event(self, message: EventReported, wall_s: float) -> None:
+            if self.is_full:
+                raise OSError(errno.ENOSPC, "full")
+            super().event(message, wall_s)
+
+    def fails(reason: str) -> None:
+        raise RuntimeError(reason)
+
+    files = Full(folder, tensorboard=False)
+    recorder = Recorder(files)
+    recorder.start(fails)
+    event = EventReported(source="engine-0", kind="odd", text="")
+    for _ in range(2):
+        recorder.record(event)
+        await recorder.settled()
+    for _ in range(PENDING_MAX - 2):
+        recorder.record(event)
+    await recorder.room()
+    await recorder.complete_step()
+    files.is_full = False
+    with pytest.raises(RuntimeError, match="cannot be written"):
+        await recorder.close()
+    assert len(lines(folder / "events.jsonl")) == PENDING_MAX
 
 
 async def test_what_was_taken_is_written_before_close_returns(folder: Path) -> None:
