@@ -11,8 +11,10 @@ from milepost.configs.base import (
     Fraction,
     NonNegative,
     NonNegativeFloat,
+    NonNegativeFloat32,
     Positive,
     PositiveFloat,
+    PositiveFloat32,
     Processes,
     Threads,
 )
@@ -205,7 +207,7 @@ class ScheduleConfig(Config, kw_only=True):
     warmup_steps: NonNegative = 0
     decay_fraction: Fraction = 0.0
     """`warmup_stable_decay`: share of all steps at the end over which lr falls to `lr_min`."""
-    lr_min: NonNegativeFloat = 0.0
+    lr_min: NonNegativeFloat32 = 0.0
 
 
 class TrainerConfig(Config, kw_only=True):
@@ -214,12 +216,12 @@ class TrainerConfig(Config, kw_only=True):
     kind: Literal["fsdp"] = "fsdp"
     ranks: Processes = 1
     device: str = "cpu"
-    lr: PositiveFloat
+    lr: PositiveFloat32
     beta1: Fraction = 0.9
     beta2: Fraction = 0.95
-    epsilon: PositiveFloat = 1e-8
-    weight_decay: NonNegativeFloat = 0.0
-    grad_norm_max: PositiveFloat = 1.0
+    epsilon: PositiveFloat32 = 1e-8
+    weight_decay: NonNegativeFloat32 = 0.0
+    grad_norm_max: PositiveFloat32 = 1.0
     schedule: ScheduleConfig = ScheduleConfig()
     microbatch_tokens_max: Positive = 8192
     """Tokens of one packed forward and backward pass."""

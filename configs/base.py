@@ -14,6 +14,9 @@ Processes: TypeAlias = Annotated[int, Meta(ge=1, le=4096)]
 Threads: TypeAlias = Annotated[int, Meta(ge=1, le=1024)]
 PositiveFloat: TypeAlias = Annotated[float, Meta(gt=0)]
 NonNegativeFloat: TypeAlias = Annotated[float, Meta(ge=0)]
+PositiveFloat32: TypeAlias = Annotated[float, Meta(ge=1.2e-38, le=3.4e38)]
+"""What the trainer computes with: a larger one overflows float32, a smaller one may become 0."""
+NonNegativeFloat32: TypeAlias = Annotated[float, Meta(ge=0, le=3.4e38)]
 FileName: TypeAlias = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$", max_length=64)]
 """Letters, digits, `_`, `-` and dots: it becomes part of a path."""
 Fraction: TypeAlias = Annotated[float, Meta(ge=0, le=1)]

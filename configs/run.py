@@ -14,9 +14,11 @@ from milepost.configs.base import (
     Fraction,
     NonNegative,
     NonNegativeFloat,
+    NonNegativeFloat32,
     Port,
     Positive,
     PositiveFloat,
+    PositiveFloat32,
 )
 from milepost.configs.read import home_of
 
@@ -96,32 +98,32 @@ class AlgorithmConfig(Config, kw_only=True):
     """Optimizer steps that share one batch."""
     normalize_std: bool = True
     """Divide the group-centred reward by the group's standard deviation (GRPO)."""
-    std_epsilon: PositiveFloat = 1e-4
+    std_epsilon: PositiveFloat32 = 1e-4
     clip_low: Fraction = 0.2
-    clip_high: PositiveFloat = 0.28
+    clip_high: PositiveFloat32 = 0.28
     """Upper clip of the ratio is 1 + clip_high (clip-higher, DAPO)."""
-    dual_clip: NonNegativeFloat = 0.0
+    dual_clip: NonNegativeFloat32 = 0.0
     """0 is off; else c > 1 of dual-clip PPO for negative advantages."""
     correction: Literal["none", "tis", "clip_or_pop"] = "tis"
     """What corrects trainer, engine and version mismatch: truncated importance sampling, IcePop."""
-    correction_low: NonNegativeFloat = 0.0
-    correction_high: PositiveFloat = 2.0
+    correction_low: NonNegativeFloat32 = 0.0
+    correction_high: PositiveFloat32 = 2.0
     aggregation: Literal["per_token", "per_sample"] = "per_token"
     replay_routes: bool = False
     """Mixture models: train each token through the experts that the engine chose for it (rollout
     routing replay, R3). Routes travel with every row: layers * experts per token bytes a token."""
-    kl_coef: NonNegativeFloat = 0.0
+    kl_coef: NonNegativeFloat32 = 0.0
     """Not 0 needs a reference model; refused until one is configured."""
-    entropy_coef: NonNegativeFloat = 0.0
+    entropy_coef: NonNegativeFloat32 = 0.0
 
 
 class SamplingConfig(Config, kw_only=True):
     """`[sampling]`: how training rollouts are drawn. The trainer recomputes this distribution."""
 
-    temperature: Annotated[float, Meta(ge=0.001, le=1000)] = 1.0
-    top_p: Fraction = 1.0
+    temperature: Annotated[float, Meta(ge=0.001, le=100)] = 1.0
+    top_p: Annotated[float, Meta(gt=0, le=1)] = 1.0
     top_k: NonNegative = 0
-    min_p: Fraction = 0.0
+    min_p: Annotated[float, Meta(ge=0, lt=1)] = 0.0
 
 
 class LimitsConfig(Config, kw_only=True):

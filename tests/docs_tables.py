@@ -157,7 +157,7 @@ def _number(info: Any) -> str:
     bounds = [(">", info.gt), (">=", info.ge), ("<", info.lt), ("<=", info.le)]
     # An integer whole, as one writes it: `g` rounds it to six digits.
     said = ", ".join(
-        f"{sign} {bound:g}" if isinstance(bound, float) else f"{sign} {bound}"
+        f"{sign} {bound:g}".replace("e+", "e") if isinstance(bound, float) else f"{sign} {bound}"
         for sign, bound in bounds
         if bound is not None
     )

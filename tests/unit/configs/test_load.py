@@ -11,10 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from milepost.configs.actors import ScheduleConfig, TrainerConfig
 from milepost.configs.dump import dump_topology, topology_hash
 from milepost.configs.load import decode, load_topology
 from milepost.configs.problem import ConfigError
+from milepost.configs.read import merge, parse_override
+from milepost.configs.run import AlgorithmConfig
 from milepost.configs.topology import Topology
+from milepost.messages.shared import SamplingParams
 
 SMALLEST: dict[str, Any] = {"run": {"name": "tiny", "steps": 1}}
 
@@ -128,6 +132,58 @@ def test_a_default_of_its_place_survives_a_partly_written_table() -> None:
     assert topology.actors.engine is not None
     assert topology.actors.engine.restart.policy == "permanent"
     assert topology.actors.engine.restart.backoff_s == 2.0
+
+
+@pytest.mark.parametrize(
+    ("override", "told"),
+    [
+        ("temperature=100.5", "expected `float` <= 100.0"),
+        ("top_p=0.0", "expected `float` > 0.0"),
+        ("min_p=1.0", "expected `float` < 1.0"),
+    ],
+)
+def test_a_distribution_that_no_session_takes_is_refused(override: str, told: str) -> None:
+    """Its first message could not be read, and the run would have started for nothing."""
+    (problem,) = problems_of(merge(SMALLEST, parse_override(f"sampling.{override}")))
+    assert told in problem
+    edges = {"temperature": 100.0, "top_p": 0.001, "min_p": 0.999}
+    sampling = decode({**SMALLEST, "sampling": edges}).sampling
+    assert msgspec.convert(msgspec.to_builtins(sampling), SamplingParams)
+
+
+NUMBERS = {
+    "algorithm": {
+        "std_epsilon", "clip_high", "dual_clip", "correction_low", "correction_high", "kl_coef",
+        "entropy_coef",
+    },
+    "actors.trainer": {"lr", "epsilon", "weight_decay", "grad_norm_max", "schedule.lr_min"},
+}  # fmt: skip
+MAY_BE_ZERO = {"dual_clip", "correction_low", "kl_coef", "entropy_coef", "weight_decay", "lr_min"}
+
+
+@pytest.mark.parametrize(
+    "key", sorted(f"{table}.{name}" for table, names in NUMBERS.items() for name in names)
+)
+def test_a_number_that_the_trainer_computes_with_is_one_of_float32(key: str) -> None:
+    """Above its range torch raises in the first step; below it, epsilon was 0 and weights NaN."""
+    whole = with_actors(trainer={"lr": 1e-3})
+    for value in ("1e39", "1e-46"):
+        document = merge(whole, parse_override(f"{key}={value}"))
+        if value == "1e-46" and key.rpartition(".")[2] in MAY_BE_ZERO:
+            decode(document)
+            continue
+        (problem,) = problems_of(document)
+        assert f"`{key.rpartition('.')[2]}` is " in problem
+        assert problem.endswith(f" at $.{key}")
+    decode(merge(whole, parse_override(f"{key}=3.4e38")))
+
+
+def test_every_number_of_the_trainer_and_the_loss_has_an_upper_bound() -> None:
+    """Whoever adds one says how large it may be."""
+    for table in (AlgorithmConfig, TrainerConfig, ScheduleConfig):
+        for field in msgspec.inspect.type_info(table).fields:
+            if isinstance(field.type, msgspec.inspect.FloatType):
+                assert field.type.le is not None, f"{table.__name__}.{field.name}"
 
 
 def test_false_stands_for_no_such_actor() -> None:
