@@ -14,6 +14,7 @@ ROOT: Final = Path(__file__).parent.parent
 
 ALLOWED: Final[dict[tuple[str, str], str]] = {
     ("broad_excepts", "actors/__main__.py"): "top of an actor's process: the log gets the reason",
+    ("broad_excepts", "actors/agent/episode.py"): "what a report raised, it raises again",
     ("broad_excepts", "actors/recorder/replay/playing.py"): "what a core raised, it raises again",
     ("broad_excepts", "actors/session/foreign.py"): "user code may raise anything; it is told",
     ("broad_excepts", "actors/shell.py"): "top of an actor's process; work of the user's own",
