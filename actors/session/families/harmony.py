@@ -6,6 +6,10 @@ with `<|start|>assistant`. analysis is reasoning, a message to a function is a c
 is content. The recipient names the function; its JSON does not. Where the request has
 tools, a message to somebody who is no function keeps its header: without it nobody could tell whom
 the model meant.
+
+A header begins with its first control token, or with a recipient before that: the prompt wrote the
+role that it follows. Other text between messages is content, and so is a header that another start
+or an end gives up; only blank text before a header belongs to the format.
 """
 
 from __future__ import annotations
@@ -24,10 +28,19 @@ if TYPE_CHECKING:
 START: Final = "<|start|>"
 CHANNEL: Final = "<|channel|>"
 MESSAGE: Final = "<|message|>"
+OPENS: Final = (START, CHANNEL, "<|constrain|>", MESSAGE)
+"""The first of these begins a header."""
 ENDS: Final = ("<|end|>", "<|call|>", "<|return|>", START)
 """What closes a message; a new start does, too, where the model forgot the end."""
 ADDRESSED: Final = re.compile(r"(?:^|[\s>])to=[^\s<]")
 RECIPIENT: Final = re.compile(r"to=functions\.([^\s<]+)")
+_OPEN: Final = re.compile("|".join(map(re.escape, OPENS)))
+_END: Final = re.compile("|".join(map(re.escape, ENDS)))
+_OPENED: Final = re.compile("|".join(map(re.escape, (MESSAGE, *ENDS))))
+_LEADS: Final = re.compile(r"\s*(?:to=[^\s<]+(?:\s+[^\s<]+)?\s*)?")
+"""What may stand before a header's first control token: a recipient, and the type of the text."""
+_MAY_LEAD: Final = re.compile(r"\s*(?:t|to|to=(?:[^\s<]+(?:\s+(?:[^\s<]+\s*)?)?)?)?")
+"""The beginnings of that."""
 
 
 class HarmonyParser(HeldText):
@@ -42,6 +55,8 @@ class HarmonyParser(HeldText):
         self._context = context
         self._header = ""
         self._in_body = False
+        self._has_spoken = False
+        """Since the last message, or before the first; no header can begin with a recipient now."""
         self._body: list[str] = []
         """Of a call: nothing of it is given out before its end."""
 
@@ -52,32 +67,53 @@ class HarmonyParser(HeldText):
         return deltas
 
     def _read_header(self, final: bool) -> bool:  # noqa: FBT001
-        place = self._held.find(MESSAGE)
-        if place < 0:
-            if final and self._held:
-                # No message was ever opened: what was written is all there is to show.
-                self._give(self._held)
-                self._held = ""
+        first = _OPEN.search(self._held)
+        if first is None:
+            # At the end, what was written is all there is to show.
+            self._give_first(len(self._held) if final else self._spoken())
             return False
-        self._header = self._held[:place]
-        self._held = self._held[place + len(MESSAGE) :]
+        lead = self._held[: first.start()]
+        if lead and (self._has_spoken or not _LEADS.fullmatch(lead)):
+            self._has_spoken = True
+            self._give_first(first.start())
+            return True
+        begins = first.end() if first.group() == START else first.start()
+        opened = _OPENED.search(self._held, begins)
+        if opened is None:
+            if final:
+                self._give_first(len(self._held))
+            return False
+        if opened.group() != MESSAGE:
+            self._has_spoken = False
+            self._give_first(opened.start() if opened.group() == START else opened.end())
+            return True
+        self._header = self._held[: opened.start()]
+        self._held = self._held[opened.end() :]
         self._in_body = True
         if self._context.tools and not self._recipient and ADDRESSED.search(self._header):
             self._give(self._header + MESSAGE)
         return True
 
+    def _spoken(self) -> int:
+        """How much of what is held is no header, whatever follows."""
+        solid = _solid(self._held, OPENS)
+        if not self._has_spoken and _MAY_LEAD.fullmatch(self._held, 0, solid):
+            return 0
+        self._has_spoken = True
+        return solid
+
+    def _give_first(self, size: int) -> None:
+        self._give(self._held[:size])
+        self._held = self._held[size:]
+
     def _read_body(self, final: bool) -> bool:  # noqa: FBT001
         text = self._held
-        found = [(place, end) for end in ENDS if (place := text.find(end)) >= 0]
-        if found:
-            place, end = min(found)
-            self._give(text[:place])
-            self._held = text[place:] if end == START else text[place + len(end) :]
+        if end := _END.search(text):
+            self._give(text[: end.start()])
+            self._held = text[end.start() if end.group() == START else end.end() :]
             self._close(whole=True)
             return True
-        solid = len(text) if final else _solid(text)
-        self._give(text[:solid])
-        self._held = text[solid:]
+        self._give_first(len(text) if final else _solid(text, ENDS))
         if final:
             self._close(whole=True)
         return False
@@ -102,6 +138,7 @@ class HarmonyParser(HeldText):
     def _close(self, *, whole: bool) -> None:
         name, text = self._recipient, "".join(self._body)
         header, self._header, self._body, self._in_body = self._header, "", [], False
+        self._has_spoken = False
         if not name:
             return
         if whole and is_object(text.strip()):
@@ -113,9 +150,9 @@ class HarmonyParser(HeldText):
             self._give(f"{header}{MESSAGE}{text}")
 
 
-def _solid(text: str) -> int:
-    """How much of the text cannot be the beginning of a closing token."""
+def _solid(text: str, tokens: tuple[str, ...]) -> int:
+    """How much of the text cannot be the beginning of one of these control tokens."""
     begins = text.rfind("<")
-    if begins >= 0 and any(end.startswith(text[begins:]) for end in ENDS):
+    if begins >= 0 and any(token.startswith(text[begins:]) for token in tokens):
         return begins
     return len(text)
