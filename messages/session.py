@@ -102,6 +102,9 @@ class ChatReply(Message, kw_only=True):
     """Weight versions that generated this reply, in order."""
     generation: NonNegative = 0
     """Number of this reply in its session, from 1; the verdict names the last one received."""
+    limit: str = ""
+    """Bound of the run that cut this reply off; empty when it ended by itself, or at
+    `ChatTurn.tokens_max`."""
 
 
 class ChatRefused(Message, kw_only=True):

@@ -19,7 +19,7 @@ from milepost.actors.agent.errors import (
 )
 from milepost.actors.agent.reply import Part, Parts, Reply, read_reply
 from milepost.messages.session import ChatRefused, ChatReply, ChatTurn, ConversationTold
-from milepost.messages.shared import VERDICT_MAX, FinishReason
+from milepost.messages.shared import VERDICT_MAX
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping, Sequence
@@ -54,8 +54,8 @@ class Record:
     """Numbers, in its session, of the replies that came."""
     limit: str = ""
     """The bound that refused the newest request; empty when it was served."""
-    was_cut_off: bool = False
-    """The newest reply ended at a token bound."""
+    cut_by: str = ""
+    """The run's bound that cut the newest reply off; empty: none did."""
     service_fault: str = ""
     """Why the newest request could not be served; empty when it was."""
     stopped: str = ""
@@ -80,7 +80,7 @@ class Record:
         if is_newer:
             self.received.add(told.generation)
             self.conversation = told.messages
-            self.num_turns, self.was_cut_off = told.num_turns, False
+            self.num_turns, self.cut_by = told.num_turns, ""
             self.service_fault = self.limit = ""
         self.service_fault = self.service_fault or told.fault
         self.limit = self.limit or told.limit
@@ -265,7 +265,7 @@ class Episode:
             record.received.add(answer.generation)
         # A refused request that was made shorter, or whose turn was tried again, ended nothing.
         record.service_fault = record.limit = ""
-        record.was_cut_off = answer.finish_reason is FinishReason.LENGTH
+        record.cut_by = answer.limit
         record.conversation = [*turn.messages, answer.message]
         return read_reply(answer)
 
@@ -273,7 +273,7 @@ class Episode:
         record = self.record
         match refused.kind:
             case "limit" | "truncated":
-                record.limit = refused.limit or "reply_tokens_max"
+                record.limit = refused.limit or record.cut_by or "reply_tokens_max"
                 return LimitReached(refused.reason, record.limit)
             case "closed":
                 record.stopped = refused.reason

@@ -8,7 +8,7 @@ In order, the first that holds:
 4. failed     session or engine could not serve the newest request
 5. failed     a report was no finite number
 6. failed     nobody gave a reward
-7. truncated  a bound ended it, or cut off its last reply
+7. truncated  a bound of the run ended it, or cut off its last reply
 8. completed
 """
 
@@ -68,7 +68,7 @@ def tell_error(error: BaseException) -> str:
 
 def truncated_by(ending: Ending, record: Record) -> str:
     """The bound that makes an episode truncated; empty when it came to its own end."""
-    return ending.limit or record.limit or ("reply_tokens_max" if record.was_cut_off else "")
+    return ending.limit or record.limit or record.cut_by
 
 
 def may_have_reward(ending: Ending, record: Record) -> bool:

@@ -45,6 +45,7 @@ class Reply:
         versions: weight versions that generated it, in order.
         tool_calls: parsed.
         generation: number of this reply in its session.
+        limit: bound of the run that cut it off; empty where your own `tokens_max` did.
     """
 
     message: ChatMessage
@@ -53,6 +54,7 @@ class Reply:
     versions: tuple[int, ...]
     tool_calls: tuple[Call, ...]
     generation: int = 0
+    limit: str = ""
 
     @property
     def text(self) -> str:
@@ -115,6 +117,7 @@ def read_reply(answer: ChatReply) -> Reply:
         versions=answer.versions,
         tool_calls=tuple(_read_call(call) for call in calls),
         generation=answer.generation,
+        limit=answer.limit,
     )
 
 

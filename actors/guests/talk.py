@@ -112,6 +112,7 @@ async def _reply(episode: Episode, message: GuestChat, parts: Parts | None) -> M
         usage=reply.usage,
         versions=reply.versions,
         generation=reply.generation,
+        limit=reply.limit,
     )
 
 

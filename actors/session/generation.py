@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from milepost.actors.routes import RoutesShape
     from milepost.actors.session.families import ParsedReply
+    from milepost.actors.session.record import Turn
     from milepost.actors.session.state import Flight
     from milepost.messages.bulk import Bulk
     from milepost.messages.engine import Generated
@@ -188,12 +189,11 @@ def tool_call(call: ToolCall) -> dict[str, Any]:
     return {"id": call.call_id, "type": "function", "function": function}
 
 
-def chat_reply(message: ChatMessage, flight: Flight) -> ChatReply:
-    """The answer to a chat turn whose reply says `message`."""
-    reply = flight.reply
-    assert reply is not None, "an answer before its reply"
+def chat_reply(turn: Turn, flight: Flight) -> ChatReply:
+    """The answer to a chat turn that was committed."""
+    reply = turn.reply
     return ChatReply(
-        message=message,
+        message=turn.message,
         finish_reason=reply.finish_reason,
         usage=Usage(
             prompt_tokens=flight.prompt_tokens,
@@ -201,5 +201,6 @@ def chat_reply(message: ChatMessage, flight: Flight) -> ChatReply:
             cached_tokens=flight.cached_tokens,
         ),
         versions=versions_of(reply.spans),
-        generation=flight.epoch,
+        generation=turn.number,
+        limit=turn.cut_by,
     )

@@ -40,7 +40,7 @@ class Leaf(Struct, frozen=True, kw_only=True):
     retried: bool
     """A later generation answers at the place of its last turn."""
     truncated: bool
-    """A token bound cut its last reply off."""
+    """A token bound cut its last reply off, its client's own among them."""
     num_tokens: int
     messages: list[ChatMessage]
     metadata: dict[str, Any] = {}
@@ -58,7 +58,7 @@ def leaf_of(branch: Branch) -> Leaf:
         path=branch.path,
         trained=branch.path,
         retried=branch.retried,
-        truncated=bool(branch.cut_by),
+        truncated=branch.is_cut,
         num_tokens=branch.row.length,
         messages=branch.messages,
     )

@@ -89,8 +89,14 @@ def measure(desk: Desk, session: Session, flight: Flight) -> None:
             limit=name,
             parent=flight.plan.parent,
         )
-    reply = min(limits.reply_tokens_max, sampling.tokens_max, flight.tokens_max or room)
-    flight.bound = name if room <= reply else "reply_tokens_max"
+    ours = min(limits.reply_tokens_max, sampling.tokens_max)
+    asked = flight.tokens_max or room
+    reply = min(ours, asked)
+    if room <= reply:
+        flight.bound = name
+    else:
+        # A client that keeps its reply shorter than the run would has reached no bound of it.
+        flight.bound = "reply_tokens_max" if ours <= asked else ""
     seed = sampling.seed
     if flight.plan.is_retry:
         # The same seed at the same place would only say the same again.

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from msgspec import Struct
 
 from milepost.actors.session.row import TokenRow
+from milepost.messages.shared import FinishReason
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
@@ -37,7 +38,13 @@ class Turn(Struct, frozen=True, eq=False):
     message: ChatMessage
     """What the reply says."""
     cut_by: str
-    """The bound that cut the reply off; empty when it ended by itself."""
+    """The run's bound that cut the reply off; empty when it ended by itself, or its client alone
+    kept it short."""
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether any bound cut the reply off: it cannot be continued."""
+        return self.reply.finish_reason is FinishReason.LENGTH
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -54,7 +61,12 @@ class Branch:
     retried: bool
     """A later generation answers at the place of its last turn."""
     cut_by: str
-    """The bound that cut its last reply off."""
+    """The run's bound that cut its last reply off."""
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether any bound cut its last reply off, also its client's own."""
+        return self.row.turns[-1].finish_reason is FinishReason.LENGTH
 
 
 class Record(Protocol):
@@ -222,7 +234,7 @@ class LinearRecord:
         """Extend the row; a retry throws the newest reply away."""
         newest = self.row.turns[-1] if plan.is_retry else None
         self.row.commit(plan.base_turns, turn.seam, turn.piece, turn.reply)
-        self.history.commit(plan, turn.message, truncated=bool(turn.cut_by))
+        self.history.commit(plan, turn.message, truncated=turn.is_cut)
         self._cut_by = turn.cut_by
         del self._numbers[plan.base_turns :]
         self._numbers.append(turn.number)

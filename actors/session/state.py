@@ -59,7 +59,8 @@ class Flight:
     """That are wanted with the reply; None: none are."""
     sampling: SamplingParams | None = None
     bound: str = ""
-    """The limit that a reply has reached when it is cut off at `sampling.tokens_max`."""
+    """The run's limit that a reply has reached when it is cut off at `sampling.tokens_max`; empty:
+    none, only its client's own."""
     request_id: str = ""
     """Of the newest try."""
     engine: str = ""
@@ -117,7 +118,7 @@ class Session:
     """The bound that refused a turn, if no turn was committed since."""
     bounds: dict[int, str] = field(default_factory=dict)
     """Of a tree, by number of the turn that a branch ends with: the bound that refused to continue
-    it. Empty: its client's own bound cut it off, and none of the run's."""
+    it."""
     fault: str = ""
     """Why a turn could not be served, likewise."""
     ending: Ending | None = None
@@ -154,21 +155,13 @@ class Session:
     def served(self, flight: Flight, now_s: float) -> None:
         """A turn was committed: what was refused before it does not matter any more."""
         self.refused_by = self.fault = ""
-        if self.record.takes_parallel:
-            self._bound(flight)
+        if flight.plan.parent is not None:
+            # What it continues goes on.
+            self.bounds.pop(flight.plan.parent, None)
         del self.flights[flight.epoch]
         self.active_s = now_s
         if not self.flights:
             self.replied_s = now_s
-
-    def _bound(self, flight: Flight) -> None:
-        """A turn of a tree was committed: what it continues goes on, and it may be cut off."""
-        if flight.plan.parent is not None:
-            self.bounds.pop(flight.plan.parent, None)
-        ours = min(self.spec.limits.reply_tokens_max, self.spec.sampling.tokens_max)
-        asked = flight.tokens_max
-        if flight.bound == "reply_tokens_max" and asked is not None and asked < ours:
-            self.bounds[flight.epoch] = ""
 
     def place(self) -> dict[str, Any]:
         """Where the conversation is: which turn, who works on it, and since when."""

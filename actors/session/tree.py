@@ -136,7 +136,7 @@ class TreeRecord:
             parent=node.number,
         )
         check_appended(plan, self._appended_roles)
-        if node.turn.cut_by:
+        if node.turn.is_cut:
             raise TurnRefused(
                 "truncated",
                 f"the reply of turn {node.depth} of this branch was cut off by a token limit: it "

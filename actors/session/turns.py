@@ -364,4 +364,4 @@ class Turns:
         turn = Turn(flight.epoch, flight.seam, flight.piece, reply, message, cut_by)
         counters.account("tried_again", session.record.commit(plan, turn))
         session.served(flight, now_s)
-        return [*effects, Reply(flight.request, chat_reply(message, flight))]
+        return [*effects, Reply(flight.request, chat_reply(turn, flight))]

@@ -140,6 +140,7 @@ class ScriptedSession:
                     finish_reason=FinishReason.LENGTH if said.is_cut else FinishReason.STOP,
                     usage=Usage(prompt_tokens=1, completion_tokens=1),
                     versions=(0,),
+                    limit="reply_tokens_max" if said.is_cut else "",
                 )
 
 

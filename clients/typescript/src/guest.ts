@@ -17,6 +17,8 @@ export interface Reply {
   versions: number[];
   /** Number of this reply in its session. */
   generation: number;
+  /** Bound of the run that cut it off; empty where none did, or your own `tokens_max`. */
+  limit: string;
 }
 
 interface Given {

@@ -21,6 +21,7 @@ from milepost.actors.agent import (
     RequestRefused,
     ServiceFailed,
 )
+from milepost.actors.agent.outcome import Ending, truncated_by
 from milepost.messages.shared import Prompt
 
 CALLS = {
@@ -87,6 +88,21 @@ async def test_each_refusal_is_an_exception_of_its_own(
         await episode.chat([QUESTION])
     assert {name: getattr(episode.record, name) for name in record} == record
     assert episode.record.num_turns == 0
+
+
+@pytest.mark.parametrize("limit", ["", "tokens_max"])
+async def test_only_a_bound_of_the_run_makes_a_reply_that_was_cut_off_truncated(limit: str) -> None:
+    """The session names it; an agent that keeps a side question short has lost nothing."""
+    cut = reply("ca", finish_reason=FinishReason.LENGTH, limit=limit)
+    episode = Episode(order(), ScriptedLine(cut, refused("truncated"), reply()))
+    answer = await episode.chat([QUESTION], tokens_max=1)
+    assert (answer.finish_reason, answer.limit) == (FinishReason.LENGTH, limit)
+    assert truncated_by(Ending(), episode.record) == limit
+    with pytest.raises(LimitReached) as raised:
+        await episode.chat([QUESTION, answer.message, QUESTION])
+    assert raised.value.limit == (limit or "reply_tokens_max")
+    await episode.chat([QUESTION])
+    assert truncated_by(Ending(), episode.record) == ""
 
 
 async def test_a_fault_that_was_overcome_is_forgotten() -> None:

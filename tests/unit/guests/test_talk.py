@@ -64,13 +64,14 @@ def chat(**fields: Any) -> GuestChat:
 
 async def test_a_chat_is_answered_with_the_reply_or_the_refusal() -> None:
     answers: Any = Answers()
-    line = ScriptedLine(reply("cat", generation=1), refused("limit", "turns_max"))
+    cut = reply("cat", generation=1, limit="tokens_max")
+    line = ScriptedLine(cut, refused("limit", "turns_max"))
     episode = Episode(order(), line)
     first, second = question(1), question(2)
     Talk(answers, episode, first, chat())
     answer = await answers.to(first)
     assert isinstance(answer, ChatReply)
-    assert answer.message["content"] == "cat"
+    assert (answer.message["content"], answer.limit) == ("cat", "tokens_max")
     Talk(answers, episode, second, chat())
     answer = await answers.to(second)
     assert isinstance(answer, ChatRefused)

@@ -20,6 +20,7 @@ from unit.session.kit import (
 )
 
 from milepost.actors.arrays import to_bulk
+from milepost.configs.actors import TreeConfig
 from milepost.messages.shared import EpisodeLimits, FinishReason, SamplingParams, VersionSpan
 from milepost.messages.trainer import VersionPublished
 
@@ -193,13 +194,43 @@ def test_a_reply_is_cut_off_at_the_tightest_bound(fields: Any, bound: int, name:
     assert generate.sampling.tokens_max == bound, len(ids(generate.token_ids))
     game.sample("abcdef"[:bound], finish_reason=FinishReason.LENGTH)
     reply: Any = game.replies[request]
-    assert reply.finish_reason is FinishReason.LENGTH
+    assert (reply.finish_reason, reply.limit) == (FinishReason.LENGTH, name)
     more = [QUESTION, reply.message, {"role": "user", "content": "go on"}]
     refused(game, game.chat(more), "truncated")
     game.finish()
     trajectory = game.take().trajectory
     assert (trajectory.status.value, trajectory.metadata["limit"]) == ("truncated", name)
     assert trajectory.certificate.canonical_mismatch is None
+
+
+@pytest.mark.parametrize("tree", [None, TreeConfig()], ids=["linear", "tree"])
+@pytest.mark.parametrize(
+    ("asked", "limits", "name"),
+    [
+        (2, EpisodeLimits(reply_tokens_max=3), ""),
+        (3, EpisodeLimits(reply_tokens_max=3), "reply_tokens_max"),
+        (4, EpisodeLimits(reply_tokens_max=3), "reply_tokens_max"),
+        (2, EpisodeLimits(tokens_max=53), ""),
+        (3, EpisodeLimits(tokens_max=53), "tokens_max"),
+    ],
+)
+def test_a_reply_that_its_client_keeps_shorter_than_the_run_would_truncates_nothing(
+    tree: TreeConfig | None, asked: int, limits: EpisodeLimits, name: str
+) -> None:
+    """No bound of the run was reached; it can be tried again, not continued, all the same."""
+    game = play(tree=tree)
+    game.open(limits=limits)
+    request = game.chat([QUESTION], tokens_max=asked)
+    bound = game.open_ask()[2].sampling.tokens_max
+    game.sample("abcdef"[:bound], finish_reason=FinishReason.LENGTH)
+    reply: Any = game.replies[request]
+    assert (reply.finish_reason, reply.limit) == (FinishReason.LENGTH, name)
+    more = [QUESTION, reply.message, {"role": "user", "content": "go on"}]
+    refused(game, game.chat(more), "truncated")
+    game.finish()
+    trajectory = game.take().trajectory
+    expected = "truncated" if name else "completed"
+    assert (trajectory.status.value, trajectory.metadata["limit"]) == (expected, name)
 
 
 def test_a_prompt_refused_for_its_length_and_then_shortened_truncates_nothing() -> None:
