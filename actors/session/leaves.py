@@ -38,7 +38,8 @@ class Leaf(Struct, frozen=True, kw_only=True):
     trained: tuple[int, ...]
     """Turns whose replies carry loss in this row: all of them, until a post-processor says."""
     retried: bool
-    """A later generation answers at the place of its last turn."""
+    """A later generation continues the same reply as its last turn, whatever it was asked; or it
+    answers an equal first prompt."""
     truncated: bool
     """A token bound cut its last reply off, its client's own among them."""
     num_tokens: int

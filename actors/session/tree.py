@@ -297,7 +297,10 @@ class TreeRecord:
         return lambda: [_branch(leaf, retried=retried) for leaf, retried in found]
 
     def _is_retried(self, leaf: Node) -> bool:
-        """A later reply stands at its place. First prompts have one place each, by their text."""
+        """A later reply stands at its place: after the same reply, whatever it was asked.
+
+        First prompts have one place each, by their text.
+        """
         if leaf.parent is not None:
             return any(twin.number > leaf.number for twin in leaf.parent.children)
         return any(
