@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from milepost.messages.supervisor import EventReported, Snapshot, StepRecorded
 from milepost.supervisor.book import Book
+from milepost.supervisor.recording.steps import steps_done
 from milepost.supervisor.states import Child, Doomed, Failed, Greeted, New, Restarting
 from milepost.supervisor.watch import waiting_words
 
@@ -21,7 +22,7 @@ class Recent:
     Attributes:
         metrics: latest value of every metric.
         events: the last `EVENTS_KEPT`, oldest first.
-        step: highest step seen.
+        step: most batches trained that were told of.
     """
 
     metrics: dict[str, float] = field(default_factory=dict)
@@ -32,7 +33,7 @@ class Recent:
         """Remember one record."""
         if isinstance(message, StepRecorded):
             self.metrics.update(message.metrics)
-            self.step = max(self.step, message.step)
+            self.step = max(self.step, steps_done(message.step, message.metrics))
             return
         self.events.append(
             {
@@ -51,7 +52,8 @@ def build_snapshot(book: Book, recent: Recent, about: dict[str, Any], now_s: flo
     Args:
         book: the core's state.
         recent: last metrics and events.
-        about: facts of the run and its supervisor (name, id, folder, steps, statistics).
+        about: facts of the run and its supervisor (name, id, folder, steps, resumed_from,
+            statistics).
         now_s: monotonic time of the book.
     """
     run = {
@@ -59,7 +61,8 @@ def build_snapshot(book: Book, recent: Recent, about: dict[str, Any], now_s: flo
         "phase": str(book.phase),
         "phase_s": round(now_s - book.phase_since_s, 1),
         "elapsed_s": round(now_s - book.started_s, 1),
-        "step": recent.step,
+        # A resumed run has trained those of its checkpoint before anybody tells of one.
+        "step": max(recent.step, about.get("resumed_from") or 0),
         "waiting": waiting_words(book, now_s),
     }
     actors = [_actor(child, now_s) for child in book.children.values()]

@@ -78,6 +78,24 @@ def test_a_snapshot_says_of_everybody_what_it_does() -> None:
     assert snapshot.last_metrics == {"loss": 0.5}
 
 
+def test_a_snapshot_counts_the_batches_trained() -> None:
+    """The trainer counts its batch from 0, and a resumed run has those of its checkpoint."""
+    story = Story()
+
+    def step(recent: Recent, **about: int | None) -> int:
+        found = build_snapshot(story.core.book, recent, dict(about), story.now_s).run["step"]
+        assert isinstance(found, int)
+        return found
+
+    recent = Recent()
+    assert step(recent, resumed_from=None) == 0
+    assert step(recent, resumed_from=80) == 80
+    trained = {"train/step": 99.0, "train/version": 100.0}
+    recent.note(StepRecorded(source="trainer-0", step=99, metrics=trained), 1.0)
+    recent.note(StepRecorded(source="evaluator", step=98, metrics={"eval/step": 98.0}), 1.0)
+    assert step(recent, resumed_from=80) == 100
+
+
 def test_late_attachers_see_the_last_events_and_memory_stays_bounded() -> None:
     recent = Recent()
     for number in range(EVENTS_KEPT + 7):
