@@ -44,7 +44,7 @@ from milepost.actors.trainer.intake import Intake
 from milepost.actors.trainer.plan import TrainerPlan
 from milepost.actors.trainer.publishing import PublisherWord, Publishing
 from milepost.actors.trainer.ranks import Ranks
-from milepost.actors.trainer.report import StepReport
+from milepost.actors.trainer.report import StepReport, untrained
 from milepost.actors.trainer.sure import SureWords
 from milepost.actors.trainer.trained import TrainedGroups
 from milepost.actors.trainer.works import (
@@ -317,9 +317,12 @@ class Trainer:
             )
             effects += self.words.tell(self.plan.buffer, self._last_trained)[0]
         metrics = self.report.line(step, batch, outcome, now_s)
-        metrics["train/version"] = float(self.version)
         metrics["train/refused_groups"] = float(self.feed.num_refused)
-        effects.append(self._record(step, metrics))
+        if outcome.tripped:
+            effects.append(Tell(SUPERVISOR, untrained(self.name, step, outcome, metrics)))
+        else:
+            metrics["train/version"] = float(self.version)
+            effects.append(self._record(step, metrics))
         if trip := self.guard.judge(self.name, step, outcome):
             self.tripped = trip.guard
             effects += self.words.tell(SUPERVISOR, trip)[0]

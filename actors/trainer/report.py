@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from milepost.actors.trainer.works import StepOutcome
 from milepost.messages.buffer import Batch
+from milepost.messages.supervisor import EventReported
 
 
 @dataclass(slots=True)
@@ -36,3 +37,14 @@ class StepReport:
             "perf/batch_wait_time": batch.wait_s,
             "perf/tokens": float(outcome.num_tokens),
         }
+
+
+def untrained(
+    source: str, step: int, outcome: StepOutcome, metrics: dict[str, float]
+) -> EventReported:
+    """What is told of a batch that changed no weight.
+
+    It makes no version: as metrics its figures would stand for those of the version before.
+    """
+    text = f"the batch of step {step} changed no weight: {outcome.tripped}"
+    return EventReported(source=source, kind="not_trained", text=text, values={**metrics})

@@ -20,7 +20,9 @@ FRAME_S: Final = 0.5
 """Two frames a second cost less than one percent of a core."""
 CURVE_CHARS: Final = 32
 BAR_CHARS: Final = 30
-BAD: Final = frozenset({"failed", "guard", "late", "killed", "restarted", "refused", "not_finite"})
+BAD: Final = frozenset(
+    {"failed", "guard", "late", "killed", "restarted", "refused", "not_finite", "not_trained"}
+)
 
 
 def picture(progress: Progress) -> Group:

@@ -40,6 +40,7 @@ TROUBLE: Final = {
     "refused_at_door": Ink.BAD,
     "canary": Ink.BAD,
     "not_finite": Ink.BAD,
+    "not_trained": Ink.BAD,
     "stalled": Ink.BAD,
     "restarted": Ink.WARN,
     "refused": Ink.WARN,

@@ -7,7 +7,13 @@ from unit.trainer.play import Play, play, works
 from milepost.actors.effects import Ask, Reply
 from milepost.actors.trainer.works import ExportVersion, SaveCheckpoint
 from milepost.messages.buffer import StepTrained
-from milepost.messages.supervisor import Drain, Drained, GuardTripped
+from milepost.messages.supervisor import (
+    Drain,
+    Drained,
+    EventReported,
+    GuardTripped,
+    StepRecorded,
+)
 
 
 def drains_and_saves(game: Play, version: int) -> None:
@@ -53,6 +59,23 @@ def test_a_number_that_is_not_finite_makes_no_version() -> None:
     game.ask(Drain(deadline_s=30.0))
     assert not game.has(SaveCheckpoint)
     assert game.has(Reply)
+
+
+def test_figures_of_a_batch_that_was_not_trained_are_not_those_of_the_step_before() -> None:
+    """Both have the same version; step 1 had a reward of 0.8, and was shown with 0.1."""
+    game = play()
+    game.bring(0)
+    game.trained(metrics={"rollout/raw_reward": 0.8})
+    game.taken()
+    game.bring(1)
+    game.trained(metrics={"rollout/raw_reward": 0.1}, tripped="loss is nan in minibatch 0")
+    told = [each for each in game.all(StepRecorded) if "rollout/raw_reward" in each.metrics]
+    assert [(each.step, each.metrics["rollout/raw_reward"]) for each in told] == [(0, 0.8)]
+    (event,) = game.all(EventReported)
+    assert (event.source, event.kind) == ("trainer-0", "not_trained")
+    assert event.text == "the batch of step 1 changed no weight: loss is nan in minibatch 0"
+    assert (event.values["rollout/raw_reward"], event.values["train/step"]) == (0.1, 1.0)
+    assert "train/version" not in event.values, "it made none"
 
 
 def test_engines_that_compute_something_else_trip_the_guard() -> None:
