@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from milepost.launch.traffic.edges import Spot
-from milepost.launch.traffic.seen import Seen, read_copy
+from milepost.launch.traffic.seen import Array, Seen, read_copy
 from milepost.messages.supervisor import TrafficCopy
 from milepost.messages.trainer import VersionPublished
 
@@ -70,14 +70,26 @@ class Ages:
 
 
 def _versions(value: Any) -> Iterator[int]:
-    """Versions of all spans in a message, however deep: one of `VersionSpan` is an array."""
+    """Versions of the spans of all rows and replies in a message, however deep.
+
+    These have their token ids beside them. Any other `spans` are the user's own, of a prompt's
+    metadata or of what an agent reported.
+    """
     match value:
         case dict():
-            for name, each in value.items():
-                if name == "spans":
-                    yield from (version for _start, _end, version in each)
-                else:
-                    yield from _versions(each)
+            match value:
+                case {"token_ids": Array(), "spans": list(spans)}:
+                    yield from _versions_of(spans)
+            for each in value.values():
+                yield from _versions(each)
         case list():
             for each in value:
                 yield from _versions(each)
+
+
+def _versions_of(spans: Iterable[Any]) -> Iterator[int]:
+    for span in spans:
+        match span:
+            # A `VersionSpan` travels as a list.
+            case [int(), int(), int(version)]:
+                yield version

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from msgspec import structs
 from unit.launch.test_traffic import copy_fields, copy_of
 
 from milepost.launch.traffic.ages import Ages
 from milepost.launch.traffic.condition import Condition
-from milepost.launch.traffic.seen import read_copy
+from milepost.launch.traffic.seen import Array, Seen, read_copy
+from milepost.messages.agent import RunEpisode
 from milepost.messages.buffer import Batch, TrajectoryFinished
 from milepost.messages.engine import Generate, Generated
 from milepost.messages.examples import example
@@ -79,6 +81,39 @@ def test_what_has_no_age_says_so_by_name() -> None:
     fields = {**copy_fields(copy_of(aged(3))), "body": b""}
     long = ages.of(read_copy("session-0", TrafficCopy(**fields)))
     assert long == "TrajectoryFinished has no staleness: its body is longer than a tap copies"
+
+
+@pytest.mark.parametrize(
+    "spans",
+    [
+        [[0, 5, 3]],
+        ["Paris"],
+        [{"start": 0, "end": 5}],
+        [[0, 5]],
+        [["a", "b", "c"]],
+        {"Paris": [0, 5]},
+        7,
+        None,
+    ],
+)
+def test_spans_of_somebody_elses_are_no_tokens_with_versions(spans: object) -> None:
+    """Data sets of questions have spans of their own, and they travel in every message."""
+    given: Any = example(RunEpisode)
+    prompt = structs.replace(given.prompt, metadata={"spans": spans, "token_ids": [1]})
+    without = "RunEpisode has no staleness: it carries no tokens with versions"
+    assert age(Ages(actors()), structs.replace(given, prompt=prompt)) == without
+    row = structs.replace(aged(5).others[1], metadata={"spans": spans})
+    assert age(Ages(actors()), TrajectoryFinished(trajectory=row)) == 2
+
+
+@pytest.mark.parametrize("spans", [7, [[0, 5]], [["a", "b", "c"]]])
+def test_spans_of_a_row_that_have_another_shape_are_ignored(spans: object) -> None:
+    fields = {"token_ids": Array("int32", [3], [1, 2, 3]), "spans": spans}
+    envelope = {"type": "Mine"}
+    seen = Seen(at_ns=5, envelope=envelope, fields={"row": fields}, is_whole=True)
+    assert Ages(actors()).of(seen) == "Mine has no staleness: it carries no tokens with versions"
+    fields["spans"] = [[0, 3, 4]]
+    assert Ages(actors()).of(seen) == 3
 
 
 def test_a_condition_may_ask_for_the_age_and_does_not_hold_without_one() -> None:
