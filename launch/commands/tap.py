@@ -201,17 +201,17 @@ class _Reading:
     def _tell_why_not(self, one: Seen, condition: Condition) -> None:
         """Once for each type: else a word that fits no message looks like an edge without any."""
         name = one.envelope["type"]
-        whys = condition.why_not
-        if whys and not one.is_whole:
-            whys = ["cannot be compared: its body is longer than a tap copies"]
-        for why in whys:
-            if why != f"has no field `{AGE}`":  # which is told with its reason
-                self._tell_once(f"{name} {why}")
+        if condition.why_not and not one.is_whole:
+            self._tell_once(f"{name} cannot be compared: its body is longer than a tap copies")
+            return
+        for why in condition.why_not:
+            if why.text != f"has no field `{AGE}`":  # which is told with its reason
+                self._tell_once(f"{name} {why.text}", why.detail)
 
-    def _tell_once(self, text: str) -> None:
+    def _tell_once(self, text: str, detail: str = "") -> None:
         if text not in self.told:
             self.told.add(text)
-            self.say(text)
+            self.say(text + detail)
 
     def _tell_age(self, one: Seen, *, asked: bool) -> None:
         if self.ages is None:

@@ -6,7 +6,8 @@
 Names are fields of the message; `type`, `source`, `to`, `kind`, `id`, `cause` and `bytes` are of
 its envelope, `staleness` is the age of its tokens, `message.type` is a field for certain. A
 comparison with a field that the message does not have, or that cannot be made (a number with a
-text), does not hold; `Condition.why_not` has which.
+text), does not hold; `Condition.why_not` has which. Of a long array a tap copies the first values
+alone: a comparison that rests on the others holds as little as its negation.
 """
 
 from __future__ import annotations
@@ -14,10 +15,11 @@ from __future__ import annotations
 import ast
 import operator
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from milepost.configs.problem import ConfigError, Problem
 from milepost.configs.suggest import nearest
+from milepost.launch.traffic.seen import NotCopied
 
 CHARACTERS_MAX: Final = 1000
 NODES_MAX: Final = 200
@@ -36,8 +38,24 @@ COMPARE: Final[dict[type[ast.cmpop], Callable[[Any, Any], Any]]] = {
 }
 
 
+class Why(NamedTuple):
+    """Why something could not be compared."""
+
+    text: str
+    detail: str = ""
+    """Of this one message: another for which the same is to be said may have another."""
+
+
 class _Absent(LookupError):
     """The message has no such field."""
+
+
+class _NotKnown(Exception):
+    """What was copied of the message does not tell whether it holds."""
+
+    def __init__(self, why: Why) -> None:
+        super().__init__(why)
+        self.why = why
 
 
 class Condition:
@@ -66,15 +84,18 @@ class Condition:
         if sum(1 for _ in ast.walk(self._root)) > NODES_MAX:
             self._refuse("a condition of too many parts", f"{NODES_MAX} are allowed")
         self._check(self._root)
-        self.why_not: list[str] = []
+        self.why_not: list[Why] = []
         """What could not be compared in the last message, with the reason."""
 
     def holds(self, envelope: Mapping[str, Any], message: Mapping[str, Any]) -> bool:
         """Whether it holds for this message."""
         reading = _Reading(envelope, message)
-        holds = reading.truth(self._root)
         self.why_not = reading.why_not
-        return holds
+        try:
+            return reading.truth(self._root)
+        except _NotKnown as unknown:
+            self.why_not.append(unknown.why)
+            return False
 
     @property
     def names(self) -> set[str]:
@@ -125,23 +146,43 @@ class _Reading:
     def __init__(self, envelope: Mapping[str, Any], message: Mapping[str, Any]) -> None:
         self._envelope = envelope
         self._message = message
-        self.why_not: list[str] = []
+        self.why_not: list[Why] = []
 
     def truth(self, node: ast.expr) -> bool:
+        """Whether it holds.
+
+        Raises:
+            _NotKnown: nobody can tell; nor then whether its negation does.
+        """
         match node:
-            case ast.BoolOp(op=ast.And(), values=parts):
-                return all(self.truth(part) for part in parts)
-            case ast.BoolOp(values=parts):
-                return any(self.truth(part) for part in parts)
+            case ast.BoolOp(op=sign, values=parts):
+                return self._joined(parts, decisive=isinstance(sign, ast.Or))
             case ast.UnaryOp(op=ast.Not(), operand=part):
                 return not self.truth(part)
         try:
             return bool(self.value(node))
         except _Absent as absent:
-            self.why_not.append(f"has no field `{absent}`")
+            self.why_not.append(Why(f"has no field `{absent}`"))
         except TypeError:
-            self.why_not.append(f"cannot be compared by `{ast.unparse(node)}`: not of one type")
+            text = f"cannot be compared by `{ast.unparse(node)}`: not of one type"
+            self.why_not.append(Why(text))
+        except NotCopied as error:
+            text = f"cannot be compared by `{ast.unparse(node)}`"
+            raise _NotKnown(Why(text, f": {error}")) from error
         return False
+
+    def _joined(self, parts: Sequence[ast.expr], *, decisive: bool) -> bool:
+        """`or` or `and`: one part that is as `decisive` settles it, whatever is not known."""
+        unknown: _NotKnown | None = None
+        for part in parts:
+            try:
+                if self.truth(part) is decisive:
+                    return decisive
+            except _NotKnown as error:
+                unknown = unknown or error
+        if unknown is not None:
+            raise unknown
+        return not decisive
 
     def value(self, node: ast.expr) -> Any:
         match node:

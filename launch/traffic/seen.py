@@ -31,6 +31,10 @@ FORMATS: Final = {
 }
 
 
+class NotCopied(LookupError):
+    """It lies in a part of an array that the tap did not copy, or may lie there."""
+
+
 class Array(Struct, frozen=True):
     """An array of a message: what it is, and its first values."""
 
@@ -43,25 +47,50 @@ class Array(Struct, frozen=True):
         return self.shape[0] if self.shape else 1
 
     def __getitem__(self, key: str | int) -> Any:
-        """`dtype`, `shape`, or a value by its place among the first ones.
+        """`dtype`, `shape`, or a value by its place, the dimensions taken as one.
 
         Raises:
             KeyError, IndexError: neither.
+            NotCopied: the array has such a value, and the tap did not copy it.
         """
         match key:
             case "dtype":
                 return self.dtype
             case "shape":
                 return self.shape
+            case int() if not -self._size <= key < self._size:
+                raise IndexError(key)
             case int():
-                return self.first[key]
+                place = key % self._size
+                if place >= len(self.first):
+                    raise self._not_copied()
+                return self.first[place]
             case _:
                 raise KeyError(key)
+
+    def __contains__(self, value: object) -> bool:
+        """Whether it is among the values.
+
+        Raises:
+            NotCopied: it is not among those that the tap copied, and there are others.
+        """
+        if value in self.first:
+            return True
+        if len(self.first) < self._size:
+            raise self._not_copied()
+        return False
+
+    @property
+    def _size(self) -> int:
+        return prod(self.shape)
+
+    def _not_copied(self) -> NotCopied:
+        return NotCopied(f"only the first {len(self.first)} of {self._size} were copied")
 
     def __str__(self) -> str:
         """`int32[812] 151644 8948 ...`."""
         values = " ".join(_value(value) for value in self.first[:VALUES_MAX])
-        more = " ..." if prod(self.shape) > len(self.first[:VALUES_MAX]) else ""
+        more = " ..." if self._size > len(self.first[:VALUES_MAX]) else ""
         return f"{self.dtype}{self.shape} {values}{more}".rstrip()
 
 
@@ -141,7 +170,7 @@ def _fields(copy: TrafficCopy) -> dict[str, Any] | None:
 
 def _with_arrays(value: Any, buffers: Sequence[bytes]) -> Any:
     match value:
-        case {"dtype": str(dtype), "shape": list(shape)} if dtype in ITEM_BYTES:
+        case {"dtype": str(dtype), "shape": list(shape)} if _is_array(dtype, shape):
             return Array(dtype, shape, _first(dtype, shape, _bytes(value, buffers)))
         case dict():
             return {key: _with_arrays(each, buffers) for key, each in value.items()}
@@ -149,6 +178,11 @@ def _with_arrays(value: Any, buffers: Sequence[bytes]) -> Any:
             return [_with_arrays(each, buffers) for each in value]
         case _:
             return value
+
+
+def _is_array(dtype: str, shape: Sequence[Any]) -> bool:
+    # Data of the user's own may have fields of these names, too.
+    return dtype in ITEM_BYTES and all(isinstance(size, int) and size >= 0 for size in shape)
 
 
 def _bytes(place: Mapping[str, Any], buffers: Sequence[bytes]) -> bytes:

@@ -81,7 +81,72 @@ def test_conditions_hold_for_what_they_say(text: str, holds: bool) -> None:  # n
     assert Condition(text, FIELDS).holds(ENVELOPE, MESSAGE) is holds
 
 
-def test_a_tap_says_once_for_each_type_why_nothing_is_shown(
+CUT = {"ids": Array("int32", [90], list(range(64))), "whole": Array("int32", [2], [5, 6])}
+
+
+@pytest.mark.parametrize(
+    ("text", "holds"),
+    [
+        ("len(ids) == 90 and ids[63] == 63 and 63 in ids", True),
+        ("not 63 not in ids", True),
+        ("whole[-1] == 6 and 7 not in whole and not 7 in whole", True),
+        ("whole[2] == 7", False),
+        ("ids[90] == 0", False),
+        # beyond what a tap copied; the rest of a condition may still decide
+        ("ids[-1] == 63", None),
+        ("ids[64] == 64", None),
+        ("ids[64] != 64", None),
+        ("0 <= ids[64] < 99", None),
+        ("64 in ids", None),
+        ("64 not in ids", None),
+        ("(64 in ids) == false", None),
+        ("(64 in ids or reward > 1) == false", None),
+        ("64 in ids and reward == 0.5", None),
+        ("reward == 0.5 and 64 in ids", None),
+        ("64 in ids or reward > 1", None),
+        ("64 in ids or reward == 0.5", True),
+        ("64 in ids and reward > 1", False),
+    ],
+)
+def test_what_was_not_copied_of_an_array_is_not_known(text: str, holds: bool | None) -> None:  # noqa: FBT001
+    """Neither it nor its negation holds: the last id of a row decides which rows are looked at."""
+    condition = Condition(text, ("ids", "whole", "reward"))
+    negated = Condition(f"not ({text})", ("ids", "whole", "reward"))
+    found = [each.holds(ENVELOPE, MESSAGE | CUT) for each in (condition, negated)]
+    assert found == [holds is True, holds is False]
+    for each in (condition, negated):
+        told = [why.detail for why in each.why_not if why.detail]
+        assert told == ([": only the first 64 of 90 were copied"] if holds is None else [])
+
+
+def test_a_tap_says_once_that_arrays_were_cut_however_long_each_is(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    parser = argparse.ArgumentParser()
+    tap.add_arguments(parser)
+    reading = tap._Reading(parser.parse_args(["a-0 -> b-0"]))
+    condition = Condition("token_ids[-1] == 3", ("token_ids",))
+    for length in (1000, 1001):
+        whole = Bulk("int32", (length,), struct.pack(f"<{length}i", *range(length)))
+        message = structs.replace(example(Generate), token_ids=whole)
+        seen = read_copy("a-0", copy_of(message))
+        assert not condition.holds(seen.envelope, seen.fields)
+        reading._tell_why_not(seen, condition)
+    (line,) = capsys.readouterr().err.splitlines()
+    told = "Generate cannot be compared by `token_ids[-1] == 3`"
+    assert line == f"# {told}: only the first 64 of 1000 were copied"
+
+
+@pytest.mark.parametrize("shape", [["a"], [2, "a"], [-3], [None], [1.5]])
+def test_what_only_looks_like_an_array_stays_what_it_is(shape: list[Any]) -> None:
+    """Data of the user's own travels in messages, too."""
+    value = {"dtype": "int32", "shape": shape, "data": b""}
+    copy = copy_of(example(Generate))
+    seen = read_copy("a-0", TrafficCopy(**{**copy_fields(copy), "body": pack({"x": value})}))
+    assert seen.fields == {"x": value}
+
+
+def test_a_tap_says_once_for_for_each_type_why_nothing_is_shown(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """Whoever waits for a message must be able to tell a misspelling from silence."""
@@ -113,7 +178,7 @@ def test_what_could_not_be_compared_is_known(text: str, why_not: list[str]) -> N
     """A misspelt inner field looks like an edge on which nothing ever happens."""
     condition = Condition(text, FIELDS)
     assert not condition.holds(ENVELOPE, MESSAGE)
-    assert condition.why_not == why_not
+    assert [why.text for why in condition.why_not] == why_not
 
 
 @pytest.mark.parametrize(
