@@ -7,9 +7,10 @@ nothing, and is still there when the supervisor is not.
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, BinaryIO, Final, Literal
 
 import orjson
 from msgspec import Struct
@@ -24,15 +25,23 @@ from milepost.supervisor.cleanup.unfinished import EVENTS, METRICS, OPEN_STEP, R
 from milepost.supervisor.logs import last_lines, log_path
 
 PIECE_BYTES: Final = 4 << 20
-"""Read at once; a long history comes in several pieces."""
+"""Read at once; a long history comes in several pieces. No line may be longer."""
 LOG_LINES: Final = 200
 
 
 class Tail:
-    """Whole lines of a JSONL file, each once; begins again when the file was written anew."""
+    """Whole lines of a JSONL file, each once; begins again when the file was written anew.
+
+    Attributes:
+        left_out: lines longer than a piece, which are passed over; whoever tells of them counts
+            them down.
+    """
 
     def __init__(self, path: Path) -> None:
+        self.left_out = 0
         self._path = path
+        self._inside = False
+        """The next piece begins inside of such a line."""
         self._offset = 0
         self._inode = 0
 
@@ -41,23 +50,37 @@ class Tail:
         try:
             with self._path.open("rb") as file:
                 anew = self._is_another(file.fileno())
-                file.seek(self._offset)
-                data = file.read(PIECE_BYTES)
+                whole = self._whole_lines(file)
         except FileNotFoundError:
             return [], False
-        whole = data[: data.rfind(b"\n") + 1]
-        self._offset += len(whole)
         return [found for each in whole.splitlines() if (found := _object(each))], anew
 
     def rewind(self) -> None:
         """Begin again with the first line."""
-        self._offset = 0
+        self._offset = self.left_out = 0
+        self._inside = False
+
+    def _whole_lines(self, file: BinaryIO) -> bytes:
+        while True:
+            file.seek(self._offset)
+            data = file.read(PIECE_BYTES)
+            if self._inside and data:
+                rest = data.find(b"\n") + 1
+                self._inside = not rest
+                self._offset += rest or len(data)
+                continue
+            whole = data[: data.rfind(b"\n") + 1]
+            self._offset += len(whole)
+            if whole or len(data) < PIECE_BYTES:
+                return whole
+            self._inside = True
+            self.left_out += 1
 
     def _is_another(self, descriptor: int) -> bool:
         facts = os.fstat(descriptor)
         before, self._inode = self._inode, facts.st_ino
         if before and (before != facts.st_ino or facts.st_size < self._offset):
-            self._offset = 0
+            self.rewind()
             return True
         return False
 
@@ -136,9 +159,19 @@ class Records(Struct):
         if anew := again or steps_anew:
             self._open_step = b""
         steps += self._still_open()
+        events += self._left_out()
         if not steps and not events and not anew:
             return None
         return Recorded(steps=tuple(steps), events=tuple(events), anew=anew)
+
+    def _left_out(self) -> Iterator[dict[str, Any]]:
+        for tail, name in ((self.metrics, METRICS), (self.events, EVENTS)):
+            while tail.left_out:
+                tail.left_out -= 1
+                size = f"{PIECE_BYTES >> 20} MiB"
+                text = f"a line of {name} is longer than {size} and is not shown"
+                said = {"time": time.time(), "source": "monitor", "kind": "left_out", "text": text}
+                yield said
 
     def rewind(self) -> None:
         """Tell everything once more at the next reading: the run was resumed."""

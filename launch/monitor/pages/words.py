@@ -46,6 +46,7 @@ TROUBLE: Final = {
     "refused": Ink.WARN,
     "not_taken": Ink.WARN,
     "not_drained": Ink.WARN,
+    "left_out": Ink.WARN,
     "episode_failed": Ink.WARN,
     "evaluation": Ink.FIRST,
 }

@@ -13,7 +13,7 @@ from milepost.configs.dump import dump_topology
 from milepost.configs.load import load_topology
 from milepost.launch.attach import Unreachable
 from milepost.launch.monitor.feed import find
-from milepost.launch.monitor.records import Records
+from milepost.launch.monitor.records import PIECE_BYTES, Records
 
 
 @pytest.fixture
@@ -25,6 +25,11 @@ def folder(tmp_path: Path) -> Path:
 def write(folder: Path, name: str, *objects: dict[str, Any], mode: str = "a") -> None:
     with (folder / name).open(mode) as file:
         file.writelines(json.dumps(each) + "\n" for each in objects)
+
+
+def told(records: Records) -> list[tuple[str, str]]:
+    found = records.read()
+    return [] if found is None else [(each["kind"], each["text"]) for each in found.events]
 
 
 def steps_of(records: Records) -> list[int]:
@@ -118,6 +123,35 @@ def test_a_line_that_is_no_object_is_passed_over(folder: Path) -> None:
         file.write('{"step": 2, "ti\n[3]\n')
     write(folder, "metrics.jsonl", step(4))
     assert steps_of(Records.of(folder)) == [1, 4]
+
+
+def test_a_line_that_is_too_long_to_be_read_is_passed_over_and_said(folder: Path) -> None:
+    """An agent may put anything into an event; what came behind this one was never seen."""
+    records = Records.of(folder)
+    write(folder, "metrics.jsonl", step(1))
+    write(folder, "events.jsonl", event("begun", "all are ready"))
+    write(folder, "events.jsonl", event("odd", "x" * 3 * PIECE_BYTES), event("odd", "y"))
+    assert told(records) == [("begun", "all are ready")]
+    left_out = ("left_out", "a line of events.jsonl is longer than 4 MiB and is not shown")
+    assert told(records) == [("odd", "y"), left_out]
+    assert records.read() is None
+    with (folder / "events.jsonl").open("a") as file:
+        file.write("x" * (PIECE_BYTES + 1))
+    assert told(records) == [left_out]
+    with (folder / "events.jsonl").open("a") as file:
+        file.write("x\n")
+    write(folder, "events.jsonl", event("odd", "z"))
+    assert told(records) == [("odd", "z")]
+    records.rewind()
+    kinds = [kind for _ in range(3) for kind, _ in told(records)]
+    assert kinds == ["begun", "odd", "left_out", "odd", "left_out"]
+
+
+def test_a_line_that_is_just_short_enough_is_read(folder: Path) -> None:
+    records = Records.of(folder)
+    text = "x" * (PIECE_BYTES - len(json.dumps(event("odd", ""))) - 1)
+    write(folder, "events.jsonl", event("odd", text), event("odd", "y"))
+    assert [len(found) for _, found in (*told(records), *told(records))] == [len(text), 1]
 
 
 def test_the_summary_of_an_earlier_life_is_not_the_end_of_this_one(folder: Path) -> None:
