@@ -203,17 +203,34 @@ def _experts(
 
 
 def _rope(config: dict[str, Any]) -> RopeShape:
-    tables = [table_of(config, name) for name in ("rope_parameters", "rope_scaling")]
-    rope = next(filter(None, tables), {})
+    tables = [table_of(config, name) for name in ("rope_scaling", "rope_parameters")]
+    # An empty table is none, as it is for transformers, which goes by the first one.
+    first, *others = [_rope_of(config, table) for table in tables if table] or [
+        _rope_of(config, {})
+    ]
+    if any(other != first for other in others):
+        raise SettingsDamaged(
+            "rope_parameters and rope_scaling disagree: leave one of them out, with all values "
+            "in the other"
+        )
+    return first
+
+
+def _rope_of(config: dict[str, Any], rope: dict[str, Any]) -> RopeShape:
+    """As one of the tables says it; what it leaves out stands beside it, or is the default."""
     kind = rope.get("rope_type") or rope.get("type") or "default"
     if kind not in ROPE_TYPES:
         raise UnsupportedModelError(f"rope type {kind!r} is not one of {', '.join(ROPE_TYPES)}")
-    if rope.get("partial_rotary_factor", 1.0) != 1.0:
-        raise UnsupportedModelError(
-            f"partial_rotary_factor {rope['partial_rotary_factor']} is not 1"
+    partial = config.get("partial_rotary_factor")
+    partial = rope.get("partial_rotary_factor", 1.0 if partial is None else partial)
+    if partial != 1.0:
+        raise SettingsDamaged(
+            f"partial_rotary_factor is {partial}, and {config['model_type']} turns whole heads"
         )
     if rope.get("mscale") or rope.get("mscale_all_dim"):
         raise UnsupportedModelError("yarn with mscale is not computed, use attention_factor")
+    if kind != "default" and rope.get("factor") is None:
+        raise UnsupportedModelError(f"rope type {kind!r} has no factor")
     theta = number_of(rope, "rope_theta", number_of(config, "rope_theta", 10000.0))
     original = size_of(rope, "original_max_position_embeddings", 0)
     attention_factor = rope.get("attention_factor")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -11,16 +12,19 @@ import torch
 import transformers
 from numpy.typing import NDArray
 from safetensors.torch import load_file
+from transformers.models.qwen3.modeling_qwen3 import Qwen3RotaryEmbedding
 from unit.engine.kit import generate, make_engine, order, random_row, score
 
 from milepost.actors.arrays import to_bulk
 from milepost.actors.engine.embedded.engine import EmbeddedEngine
 from milepost.actors.engine.embedded.parameters import Parameters
+from milepost.actors.engine.embedded.rope import inverse_frequencies
 from milepost.actors.engine.embedded.shape import (
     UnsupportedModelError,
     read_shape,
     shape_from_config,
 )
+from milepost.actors.engine.settings import SettingsDamaged
 from milepost.actors.weights.manifest import read_checkpoint
 from milepost.messages.engine import PauseMode
 
@@ -35,6 +39,7 @@ COMMON: dict[str, Any] = {
     "max_position_embeddings": 256,
 }
 STRETCHED = {"rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": 64}
+DEFAULT = {"rope_type": "default", "rope_theta": 1e6}
 LLAMA3 = {**STRETCHED, "rope_type": "llama3", "low_freq_factor": 1.0, "high_freq_factor": 4.0}
 EXPERTS = {"num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
 MODELS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -152,8 +157,8 @@ def test_a_checkpoint_holds_exactly_the_names_of_the_manifest(
         ({"use_sliding_window": True}, "use_sliding_window = True is not computed"),
         ({"hidden_act": "gelu"}, "hidden_act = 'gelu' is not computed"),
         ({"rope_scaling": {"type": "dynamic", "factor": 2.0}}, "rope type 'dynamic' is not one of"),
-        ({"rope_parameters": {"partial_rotary_factor": 0.5}}, "partial_rotary_factor 0.5 is not 1"),
         ({"rope_parameters": {"rope_type": "yarn", "mscale": 1.0}}, "yarn with mscale"),
+        ({"rope_scaling": {"rope_type": "yarn", "factor": None}}, "rope type 'yarn' has no factor"),
     ],
 )
 def test_what_is_not_computed_exactly_is_refused_by_name(
@@ -163,6 +168,55 @@ def test_what_is_not_computed_exactly_is_refused_by_name(
     config = {**COMMON, "model_type": "qwen3", **changes}
     with pytest.raises(UnsupportedModelError, match=reason.replace("'", ".")):
         shape_from_config(config)
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"rope_parameters": {"partial_rotary_factor": 0.5}}, "partial_rotary_factor is 0.5"),
+        ({"partial_rotary_factor": 0.5}, "partial_rotary_factor is 0.5, and qwen3 turns whole"),
+        (
+            {"rope_parameters": DEFAULT, "rope_scaling": {**STRETCHED, "type": "yarn"}},
+            "rope_parameters and rope_scaling disagree: leave one of them out",
+        ),
+        (
+            {"rope_parameters": DEFAULT, "rope_scaling": {"rope_type": "default"}},
+            "rope_parameters and rope_scaling disagree",
+        ),
+    ],
+)
+def test_positions_that_engine_and_trainer_would_read_apart_are_damaged_settings(
+    changes: dict[str, Any], reason: str
+) -> None:
+    """transformers goes by `rope_scaling`, its newest files by `rope_parameters`."""
+    with pytest.raises(SettingsDamaged, match=reason):
+        shape_from_config({**COMMON, "model_type": "qwen3", **changes})
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"rope_parameters": DEFAULT, "rope_scaling": None},
+        {"rope_parameters": {}, "rope_scaling": DEFAULT},
+        {"rope_theta": 1e6, "rope_parameters": DEFAULT, "rope_scaling": {"type": "default"}},
+        {"rope_parameters": DEFAULT, "partial_rotary_factor": 1},
+        {
+            "rope_parameters": {"partial_rotary_factor": 1.0, **DEFAULT},
+            "partial_rotary_factor": 0.5,
+        },
+        {"rope_parameters": LLAMA3, "rope_scaling": LLAMA3, "partial_rotary_factor": None},
+    ],
+)
+def test_positions_are_turned_as_transformers_turns_them(
+    changes: dict[str, Any], tmp_path: Path
+) -> None:
+    """However the file says it."""
+    config = {**COMMON, "model_type": "qwen3", **changes}
+    (tmp_path / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    theirs = Qwen3RotaryEmbedding(transformers.Qwen3Config.from_pretrained(tmp_path))
+    inverse, scale = inverse_frequencies(shape_from_config(config).rope, COMMON["head_dim"])
+    assert torch.equal(inverse, theirs.inv_freq)
+    assert scale == theirs.attention_scaling
 
 
 def test_old_configurations_are_read_as_new_ones() -> None:
