@@ -144,7 +144,7 @@ def _same_function(stored: object, replayed: object) -> bool:
 
 def _same_arguments(stored: object, replayed: object) -> bool:
     try:
-        return _same_json(_as_object(stored), _as_object(replayed))
+        return same_json(_as_object(stored), _as_object(replayed))
     except (ValueError, ArithmeticError, RecursionError):
         # Not two JSON objects: then only the same text, or the same value, is the same.
         return type(stored) is type(replayed) and stored == replayed
@@ -178,14 +178,15 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return made
 
 
-def _same_json(left: object, right: object) -> bool:
+def same_json(left: object, right: object) -> bool:
+    """Whether two values are the same in JSON, where 1 is 1.0, and True is neither."""
     if isinstance(left, dict) and isinstance(right, dict):
         return left.keys() == right.keys() and all(
-            _same_json(value, right[key]) for key, value in left.items()
+            same_json(value, right[key]) for key, value in left.items()
         )
     if isinstance(left, list) and isinstance(right, list):
         return len(left) == len(right) and all(
-            _same_json(ours, theirs) for ours, theirs in zip(left, right, strict=True)
+            same_json(ours, theirs) for ours, theirs in zip(left, right, strict=True)
         )
     ours, theirs = _number(left), _number(right)
     if ours is not None and theirs is not None:

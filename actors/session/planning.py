@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 from msgspec.structs import replace
 
 from milepost.actors.session.doors import DoorTurn
+from milepost.actors.session.families.calls import greatest_number
 from milepost.actors.session.refusal import TurnRefused
 from milepost.actors.session.state import Flight, Session
 from milepost.actors.session.validation import check_messages, check_tools
@@ -61,6 +62,7 @@ def planned(desk: Desk, session: Session, turn: ChatTurn, request: Request, now_
             parent=plan.parent,
         )
     flight = Flight(request, session.epoch + 1, plan, turn.tokens_max, now_s)
+    flight.call_number = max(session.call_number, greatest_number(plan.appended)) + 1
     flight.number, flight.stream_name, flight.adapter = turn.number, turn.stream, turn.adapter
     return flight
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from msgspec import Struct
 
 from milepost.actors.session.row import TokenRow
+from milepost.actors.session.sampled_calls import SampledCalls, num_calls
 from milepost.messages.shared import FinishReason
 
 if TYPE_CHECKING:
@@ -97,6 +98,11 @@ class Record(Protocol):
         """Messages that a request probably repeats from its first one on."""
         ...
 
+    @property
+    def sampled_calls(self) -> SampledCalls:
+        """Of the replies that are kept."""
+        ...
+
     def plan(
         self,
         messages: list[ChatMessage],
@@ -179,6 +185,7 @@ class LinearRecord:
     def __init__(self, history: LinearHistory) -> None:
         self.history = history
         self.row = TokenRow()
+        self.sampled_calls = SampledCalls()
         self._numbers: list[int] = []
         self._cut_by = ""
 
@@ -233,6 +240,9 @@ class LinearRecord:
     def commit(self, plan: Plan, turn: Turn) -> int:
         """Extend the row; a retry throws the newest reply away."""
         newest = self.row.turns[-1] if plan.is_retry else None
+        if plan.is_retry:
+            self.sampled_calls.remove(self.history.messages[self.history.ends[-1] - 1])
+        self.sampled_calls.add(turn.message)
         self.row.commit(plan.base_turns, turn.seam, turn.piece, turn.reply)
         self.history.commit(plan, turn.message, truncated=turn.is_cut)
         self._cut_by = turn.cut_by
@@ -250,6 +260,8 @@ class LinearRecord:
         kept = self._numbers.index(number) + 1
         if kept < len(self._numbers):
             self.row.cut_for_good(kept)
+            for end in self.history.ends[kept:]:
+                self.sampled_calls.remove(self.history.messages[end - 1])
             self.history.cut(kept)
             del self._numbers[kept:]
             # A reply that was cut off cannot be continued, so the one that is now last was not.
@@ -287,4 +299,6 @@ class LinearRecord:
         self.row.validate()
         self.history.validate()
         assert len(self.row.turns) == len(self.history.ends), "row and history differ in turns"
+        replies = [self.history.messages[end - 1] for end in self.history.ends]
+        assert len(self.sampled_calls) == num_calls(replies), "calls of another conversation"
         assert self._numbers == sorted(set(self._numbers)), "turns are out of order"

@@ -47,6 +47,8 @@ class Flight:
     tokens_max: int | None
     """The client's own bound of the reply."""
     since_s: float
+    call_number: int = 0
+    """In the ids of its calls: greater than any that its session knew when the turn was planned."""
     number: int = 0
     """Under which its asker gives it up; 0: it does not."""
     stage: Stage = Stage.RENDER
@@ -106,6 +108,8 @@ class Session:
     """From replies to the next requests, in all: tools, and whatever else the agent did."""
     epoch: int = 0
     """Generations asked for so far."""
+    call_number: int = 0
+    """The greatest in ids of calls so far, sampled or quoted by a client."""
     engine: str = ""
     rank: int = 0
     """Of its engine's data-parallel ranks, modulo their number."""
@@ -150,6 +154,7 @@ class Session:
             self.non_generation_s += now_s - self.replied_s
         self.replied_s = None
         self.epoch, self.active_s = flight.epoch, now_s
+        self.call_number = flight.call_number
         self.flights[flight.epoch] = flight
 
     def served(self, flight: Flight, now_s: float) -> None:

@@ -141,7 +141,7 @@ def stream_of(flight: Flight, renderer: Renderer) -> ReplyStream:
         assert flight.sampling is not None
         plan = flight.plan
         parser = renderer.family.reply_parser(
-            flight.piece.tail, turn=plan.base_turns, tools=plan.tools
+            flight.piece.tail, turn=flight.call_number, tools=plan.tools
         )
         stops = flight.sampling.stop_token_ids
         flight.stream = ReplyStream(renderer.tokenizer.decode, parser, stops)

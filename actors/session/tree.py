@@ -20,6 +20,7 @@ from milepost.actors.session.history import Plan, check_appended
 from milepost.actors.session.record import Branch, Turn
 from milepost.actors.session.refusal import TurnRefused
 from milepost.actors.session.row import TokenRow
+from milepost.actors.session.sampled_calls import SampledCalls, num_calls
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
@@ -94,6 +95,7 @@ class TreeRecord:
         self._roots: list[Node] = []
         self._leaf_tokens = 0
         """Of the rows of all leaves, retried or not."""
+        self.sampled_calls = SampledCalls()
         self.num_tokens = 0
         self.num_sampled_tokens = 0
 
@@ -260,6 +262,7 @@ class TreeRecord:
             self._leaf_tokens -= parent.length
         (parent.children if parent else self._roots).append(node)
         self._nodes[turn.number] = node
+        self.sampled_calls.add(turn.message)
         self.num_tokens += added
         self.num_sampled_tokens += len(own.token_ids)
         return 0
@@ -278,6 +281,7 @@ class TreeRecord:
 
     def _remove(self, node: Node) -> None:
         del self._nodes[node.number]
+        self.sampled_calls.remove(node.turn.message)
         (node.parent.children if node.parent else self._roots).remove(node)
         self._leaf_tokens -= node.length
         if node.parent and not node.parent.children:
@@ -321,6 +325,8 @@ class TreeRecord:
             held += node.length - (node.parent.length if node.parent else 0)
             sampled += len(node.turn.reply.token_ids)
             leaves += 0 if node.children else node.length
+        replies = [node.turn.message for node in self._nodes.values()]
+        assert len(self.sampled_calls) == num_calls(replies), "calls of another tree"
         found = held, sampled, leaves
         counted = self.num_tokens, self.num_sampled_tokens, self._leaf_tokens
         assert found == counted, f"{found} tokens are counted as {counted}"

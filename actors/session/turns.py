@@ -298,9 +298,9 @@ class Turns:
         plan, tail = flight.plan, flight.piece.tail
         # Until a newer request is refused or goes to an engine, nothing can be committed.
         if not session.is_contested(flight) and self.desk.reads_now(reply):
-            parsed = read_reply(reply, tail, plan.base_turns, plan.tools, self.desk.renderer)
+            parsed = read_reply(reply, tail, flight.call_number, plan.tools, self.desk.renderer)
             return self._commit(session, flight, parsed, now_s)
-        work = ReadReply(self.desk.key("read"), reply, tail, plan.base_turns, plan.tools)
+        work = ReadReply(self.desk.key("read"), reply, tail, flight.call_number, plan.tools)
         self._works[work.key] = session, flight
         return [work]
 

@@ -139,7 +139,7 @@ class Family(Protocol):
 
         Args:
             prompt_tail: the end of the prompt's text; it may have opened a reasoning block.
-            turn: number of the reply in its conversation; makes the ids of its calls unique.
+            turn: number of the reply; makes the ids of its calls unique in the session.
             tools: of the conversation; without any, no calls are looked for.
         """
         ...

@@ -17,7 +17,7 @@ import msgspec
 from msgspec import Raw, Struct
 
 from milepost.actors.session.text.nesting import is_deep
-from milepost.messages.shared import ToolCall
+from milepost.messages.shared import ChatMessage, ToolCall
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,12 +25,12 @@ class CallContext:
     """What a reader knows beside the text."""
 
     turn: int
-    """Number of the reply in its conversation."""
+    """Number of the reply, which no other of its session has."""
     tools: Sequence[Mapping[str, Any]]
     """In the OpenAI shape."""
 
     def call_id(self, index: int) -> str:
-        """For formats that do not write one: unique in the conversation."""
+        """For formats that do not write one: unique in the session."""
         return f"call_{self.turn}_{index}"
 
     def types(self, function: str) -> dict[str, frozenset[str]]:
@@ -41,6 +41,16 @@ class CallContext:
                 properties = (schema.get("parameters") or {}).get("properties") or {}
                 return {name: _kinds(value) for name, value in properties.items()}
         return {}
+
+
+_MADE: Final = re.compile("call_([0-9]{1,15})_[0-9]+")
+
+
+def greatest_number(messages: Iterable[ChatMessage]) -> int:
+    """Of the replies whose calls these messages quote, by their ids; 0: there are none."""
+    calls = (call for message in messages for call in message.get("tool_calls") or ())
+    made = (_MADE.fullmatch(str(call.get("id"))) for call in calls)
+    return max((int(match[1]) for match in made if match), default=0)
 
 
 CallReader: TypeAlias = Callable[[str, int, CallContext], tuple[ToolCall, ...] | None]

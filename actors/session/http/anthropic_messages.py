@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from milepost.actors.session.http.dialect import About, Fault, Reading, ReplyWriter
     from milepost.actors.session.http.fields import Fields
-    from milepost.actors.session.http.replay import Replay
+    from milepost.actors.session.sampled_calls import SampledCalls
     from milepost.messages.session import ChatReply
     from milepost.messages.shared import ChatMessage
 
@@ -52,10 +52,11 @@ class AnthropicMessages:
             TurnRefused: kind bad_request.
         """
         spec, replay = reading.session.spec, reading.replay
+        sampled = reading.session.record.sampled_calls
         system = _system(fields.take("system", object))
 
         def convert(item: dict[str, Any], index: int) -> tuple[ChatMessage, ...]:
-            return messages_of(item, f"messages[{index}]", replay)
+            return messages_of(item, f"messages[{index}]", sampled)
 
         raw = fields.raw("messages") or b"[]"
         messages = replay.messages(
@@ -113,7 +114,9 @@ def stop_reason(reply: ChatReply) -> str:
     return finish_word(reply, stop="end_turn", calls="tool_use", length="max_tokens")
 
 
-def messages_of(item: Mapping[str, Any], where: str, replay: Replay) -> tuple[ChatMessage, ...]:
+def messages_of(
+    item: Mapping[str, Any], where: str, sampled: SampledCalls
+) -> tuple[ChatMessage, ...]:
     """The OpenAI messages that one message of blocks stands for.
 
     Raises:
@@ -129,7 +132,7 @@ def messages_of(item: Mapping[str, Any], where: str, replay: Replay) -> tuple[Ch
     if not blocks and role != "assistant":
         raise TurnRefused("bad_request", f"{where}.content is empty: leave the message out")
     if role == "assistant":
-        return (_assistant(blocks, where, replay),)
+        return (_assistant(blocks, where, sampled),)
     if role == "system":
         return ({"role": "system", "content": _text(blocks, f"{where}.content")},)
     if role != "user":
@@ -137,7 +140,7 @@ def messages_of(item: Mapping[str, Any], where: str, replay: Replay) -> tuple[Ch
     return tuple(_user(blocks, where))
 
 
-def _assistant(blocks: list[dict[str, Any]], where: str, replay: Replay) -> ChatMessage:
+def _assistant(blocks: list[dict[str, Any]], where: str, sampled: SampledCalls) -> ChatMessage:
     message: ChatMessage = {"role": "assistant", "content": ""}
     calls = []
     for at, block in enumerate(blocks):
@@ -149,7 +152,7 @@ def _assistant(blocks: list[dict[str, Any]], where: str, replay: Replay) -> Chat
                 message["reasoning_content"] = message.get("reasoning_content", "") + text
             case "tool_use":
                 call_id, value = block.get("id"), block.get("input", {})
-                arguments = replay.spelling(str(call_id), value)
+                arguments = sampled.spelling(str(call_id), value)
                 function = {"name": block.get("name"), "arguments": arguments}
                 calls.append({"id": call_id, "type": "function", "function": function})
             case kind:

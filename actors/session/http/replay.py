@@ -8,7 +8,7 @@ bytes are read once, for their hash, and neither copied nor put together.
 from __future__ import annotations
 
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 from msgspec import Raw
@@ -30,20 +30,13 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-SPELLINGS_MAX: Final = 16
-"""Of one call id: a turn that is tried again may give the same id another time."""
-
 _LIST = msgspec.json.Decoder(list[Raw])
 _OBJECT = msgspec.json.Decoder(dict[str, Any])
 _TOOLS = msgspec.json.Decoder(list[dict[str, Any]])
 
 
 class Replay:
-    """What was sent last on one session in one dialect.
-
-    Args:
-        spelled: arguments of each sampled call of the session as they were sampled, by call id.
-    """
+    """What was sent last on one session in one dialect."""
 
     __slots__ = (
         "_cut",
@@ -59,10 +52,9 @@ class Replay:
         "_start",
         "_tools",
         "_tools_digest",
-        "spelled",
     )
 
-    def __init__(self, spelled: dict[str, list[str]]) -> None:
+    def __init__(self) -> None:
         self._digests: list[bytes] = []
         self._read: list[tuple[ChatMessage, ...]] = []
         """By item of its list."""
@@ -83,7 +75,6 @@ class Replay:
         self._tools_digest = b""
         self._reply: ChatMessage = {}
         """The newest."""
-        self.spelled = spelled
 
     def begin(self, body: Sequence[bytes]) -> bytes:
         """A request: its body without the messages that it repeats from the last one, to the byte.
@@ -226,21 +217,8 @@ class Replay:
         return message
 
     def answered(self, reply: ChatReply) -> None:
-        """Remember what a reply says, and how its calls are spelled."""
+        """Remember what a reply says."""
         self._reply = reply.message
-        for call in reply.message.get("tool_calls", ()):
-            spellings = self.spelled.setdefault(call["id"], [])
-            arguments = call["function"]["arguments"]
-            if arguments not in spellings:
-                spellings.append(arguments)
-                del spellings[:-SPELLINGS_MAX]
-
-    def spelling(self, call_id: str, value: Any) -> str:
-        """JSON of a call's arguments: as it was sampled when it is the same value."""
-        for arguments in self.spelled.get(call_id, ()):
-            if msgspec.json.decode(arguments) == value:
-                return arguments
-        return msgspec.json.encode(value).decode()
 
 
 def _read(decoder: msgspec.json.Decoder[T], raw: bytes | Raw, name: str) -> T:

@@ -141,9 +141,7 @@ class Chats:
     def _client(self, session: Session) -> _Client:
         known = self._clients.get(session)
         if known is None:
-            spelled: dict[str, list[str]] = {}
-            replays = {name: Replay(spelled) for name in DIALECTS}
-            known = _Client(replays, Kept(), {})
+            known = _Client({name: Replay() for name in DIALECTS}, Kept(), {})
             self._clients[session] = known
         return known
 

@@ -93,7 +93,7 @@ def renderer() -> Renderer:
     return Renderer(tokenizer, template, make_family("qwen3", tokenizer))
 
 
-def tool_result(content: str, call_id: str = "call_0_0") -> ChatMessage:
+def tool_result(content: str, call_id: str = "call_1_0") -> ChatMessage:
     """A tool message."""
     return {"role": "tool", "tool_call_id": call_id, "content": content}
 

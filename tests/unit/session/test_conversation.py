@@ -24,7 +24,7 @@ CALL: dict[str, Any] = {
     "content": "",
     "tool_calls": [
         {
-            "id": "call_0_0",
+            "id": "call_1_0",
             "type": "function",
             "function": {"name": "lookup", "arguments": '{"name": "kai", "field": "pet"}'},
         }

@@ -21,7 +21,13 @@ from unit.session.kit import (
 
 from milepost.actors.arrays import to_bulk
 from milepost.configs.actors import TreeConfig
-from milepost.messages.shared import EpisodeLimits, FinishReason, SamplingParams, VersionSpan
+from milepost.messages.shared import (
+    ChatMessage,
+    EpisodeLimits,
+    FinishReason,
+    SamplingParams,
+    VersionSpan,
+)
 from milepost.messages.trainer import VersionPublished
 
 
@@ -256,3 +262,37 @@ def test_trying_a_cut_off_turn_again_lifts_the_verdict() -> None:
     trajectory = game.take().trajectory
     assert (trajectory.status.value, trajectory.metadata["limit"]) == ("completed", "")
     assert len(trajectory.turns) == 1
+
+
+@pytest.mark.parametrize("tree", [None, TreeConfig()])
+def test_no_two_calls_of_a_session_share_an_id(tree: TreeConfig | None) -> None:
+    """A result names its call by id, and so do clients that repeat a call in other words."""
+
+    def played() -> list[str]:
+        game = play(tree=tree)
+        game.open()
+        # A demonstration, or a conversation that began in another session.
+        quoted = reply_of("call_3_0", "call_x_0", "call_1_7")
+        said: list[ChatMessage] = [QUESTION, quoted, tool_result("dog", "call_3_0")]
+        seen = [call["id"] for call in quoted["tool_calls"]]
+        for _ in range(2):
+            reply = game.turn([*said, {"role": "user", "content": "again"}], CALL_TEXT * 2)
+            seen += [call["id"] for call in reply["tool_calls"]]
+        said += [{"role": "user", "content": "again"}, reply, tool_result("cat", seen[-1])]
+        more = [reply_of("call_9_0"), {"role": "user", "content": "and now"}]
+        seen += ["call_9_0", game.turn([*said, *more], CALL_TEXT)["tool_calls"][0]["id"]]
+        if tree:
+            fresh = game.turn([{"role": "user", "content": "sub-agent"}], CALL_TEXT)
+            seen.append(fresh["tool_calls"][0]["id"])
+        return seen
+
+    seen = played()
+    assert len(set(seen)) == len(seen)
+    assert played() == seen, "the same session has the same ids"
+
+
+def reply_of(*call_ids: str) -> ChatMessage:
+    """A message that makes calls of these ids."""
+    function = {"name": "lookup", "arguments": "{}"}
+    calls = [{"id": name, "type": "function", "function": function} for name in call_ids]
+    return {"role": "assistant", "content": "", "tool_calls": calls}

@@ -25,8 +25,6 @@ from milepost.actors.session.run import record_maker
 from milepost.actors.session.state import Session
 from milepost.actors.session.validation import check_tools
 from milepost.configs.actors import SessionConfig
-from milepost.messages.session import ChatReply
-from milepost.messages.shared import FinishReason, Usage
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -103,8 +101,9 @@ def _result(content: object) -> dict[str, Any]:
 
 def reading(**options: Any) -> Reading:
     record = record_maker(SessionConfig())(("user", "tool"))
+    record.sampled_calls.add({"tool_calls": [CALL]})
     session = Session(spec("g.0"), record, "rollout", 0.0)
-    return Reading(session, Replay({"call_0_0": [ARGUMENTS]}), options)
+    return Reading(session, Replay(), options)
 
 
 def read(dialect: Dialect, body: dict[str, Any], dropped: tuple[str, ...] = ()) -> Asked:
@@ -222,7 +221,7 @@ def replayed(replay: Replay, body: Sequence[bytes], convert: Convert | None = No
 
 def test_a_replayed_history_is_read_once() -> None:
     """The cost of a turn grows with its new text: what was sent before is the very same object."""
-    replay = Replay({})
+    replay = Replay()
     seen = []
 
     def convert(item: dict[str, Any], index: int) -> tuple[dict[str, Any], ...]:
@@ -244,7 +243,7 @@ def test_a_replayed_history_is_read_once() -> None:
 
 def test_of_a_long_body_only_what_is_new_is_looked_at() -> None:
     """Turn after turn, however the body arrives; what was left out is still there, to the byte."""
-    generator, replay, said = random.Random(0), Replay({}), list[dict[str, Any]]()
+    generator, replay, said = random.Random(0), Replay(), list[dict[str, Any]]()
     for number in range(30):
         said += [{"role": "user", "content": f"{number} " + "x" * 50}] * 2
         body = json.dumps({"model": "m", "messages": said, "stop": []}).encode()
@@ -259,7 +258,7 @@ def test_of_a_long_body_only_what_is_new_is_looked_at() -> None:
 
 def test_a_comma_too_many_is_no_json_however_little_of_it_is_read() -> None:
     """What is left out of a body must not make the rest of it right."""
-    replay = Replay({})
+    replay = Replay()
     body = b'{"messages":[{"role":"user","content":"a"}]}'
     replayed(replay, [body])
     for end in (b",]}", b", \n]}"):
@@ -270,7 +269,7 @@ def test_a_comma_too_many_is_no_json_however_little_of_it_is_read() -> None:
 def test_a_field_that_stands_twice_in_a_message_is_told_by_its_place() -> None:
     """The reader of JSON takes the last of them, and nobody knows which was meant."""
     first = b'{"messages":[{"role":"user","content":"a"}'
-    replay = Replay({})
+    replay = Replay()
     replayed(replay, [first + b"]}"])
     for twice in (
         b'"content":"a","content":"b"',
@@ -289,7 +288,7 @@ def test_another_list_of_that_name_is_not_taken_for_the_messages() -> None:
 
     What is left out of the body would be one message of the other list, and one of these twice.
     """
-    replay = Replay({})
+    replay = Replay()
     for number in range(1, 4):
         said = CONVERSATION[:number]
         body = json.dumps({"metadata": {"messages": said}, "messages": said}).encode()
@@ -298,7 +297,7 @@ def test_another_list_of_that_name_is_not_taken_for_the_messages() -> None:
 
 def test_a_tool_with_an_argument_of_that_name_leaves_the_messages_to_be_found() -> None:
     """A tool that sends mail has one; every turn would be parsed from its beginning."""
-    replay = Replay({})
+    replay = Replay()
     head = b'{"tools":[{"messages":{"type":"array"},"required":["messages"]}],"messages":'
     replayed(replay, [head + msgspec.json.encode(CONVERSATION[:2]) + b"}"])
     body = head + msgspec.json.encode(CONVERSATION) + b"}"
@@ -308,7 +307,7 @@ def test_a_tool_with_an_argument_of_that_name_leaves_the_messages_to_be_found() 
 
 def test_no_piece_of_a_long_body_is_copied_but_what_is_new_and_what_stands_before_it() -> None:
     """Tools may fill the first piece; the history behind them is still not put together."""
-    replay, said = Replay({}), [{"role": "user", "content": "x" * 1_000_000}]
+    replay, said = Replay(), [{"role": "user", "content": "x" * 1_000_000}]
     tools = [{"type": "function", "description": "y" * 100_000}]
     body = json.dumps({"tools": tools, "messages": said}).encode()
     replayed(replay, [body])
@@ -341,7 +340,7 @@ def test_what_was_not_parsed_again_is_what_parsing_gives(seed: int) -> None:
     What was given out before only ever grows: whoever knows its beginning knows it for good.
     """
     generator = random.Random(seed)
-    replay, history = Replay({}), list[dict[str, Any]]()
+    replay, history = Replay(), list[dict[str, Any]]()
     first, given = tuple[dict[str, Any], ...](), list[tuple[Replayed, str]]()
     tool = {"type": "function", "function": {"name": "mail", "messages": []}}
     extra: dict[str, Any] = {"model": "m", "tools": [tool], "stop": [], "metadata": {}}
@@ -369,18 +368,6 @@ def test_what_was_not_parsed_again_is_what_parsing_gives(seed: int) -> None:
         for earlier, told in given:
             assert json.dumps(earlier).startswith(told[:-1])
         assert read.take("tools", object) == extra["tools"]
-
-
-def test_a_call_is_spelled_as_it_was_sampled_when_it_says_the_same() -> None:
-    """Anthropic's clients send parsed arguments back; another spelling would be another history."""
-    replay = Replay({})
-    message = {"role": "assistant", "content": "", "tool_calls": [CALL]}
-    usage = Usage(prompt_tokens=1, completion_tokens=1)
-    reply = ChatReply(message=message, finish_reason=FinishReason.STOP, usage=usage, versions=(1,))
-    replay.answered(reply)
-    assert replay.spelling("call_0_0", {"field": "pet", "name": "kai"}) == ARGUMENTS
-    assert replay.spelling("call_0_0", {"name": "mia"}) == '{"name":"mia"}'
-    assert replay.spelling("other", {}) == "{}"
 
 
 def test_addresses_cannot_be_guessed_nor_used_for_another_attempt() -> None:
