@@ -20,6 +20,7 @@ ALLOWED: Final[dict[tuple[str, str], str]] = {
     ("broad_excepts", "actors/shell.py"): "top of an actor's process; work of the user's own",
     ("broad_excepts", "launch/display/threaded.py"): "raised again to whoever tells the next thing",
     ("broad_excepts", "supervisor/probe.py"): "user code may raise anything; it is told",
+    ("broad_excepts", "supervisor/recording/recorder.py"): "its end is the run's, by name",
     ("broad_excepts", "supervisor/run.py"): "top of the supervisor: the run is told why",
     ("broad_excepts", "supervisor/shell.py"): "as above; and a display never ends a run",
     ("pickling", "actors/engine/sglang/payload.py"): "the server's own form, written, never read",

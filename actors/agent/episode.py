@@ -226,7 +226,7 @@ class Episode:
                 }
             if info is not None:
                 record.info = msgspec.json.decode(msgspec.json.encode(info))
-        except Exception as error:  # noqa: BLE001 - a number of the user's own may raise anything
+        except Exception as error:
             record.bad_report = f"bad report: {error}"
             raise
         self._line.reported(record)
