@@ -1,11 +1,13 @@
 """OpenAI Responses: a conversation as items, kept by the client or by the session.
 
-Neighbouring items of the assistant (reasoning, text, calls) are one message of the conversation.
+Neighbouring items of the assistant (reasoning, text, calls) are one message of the conversation,
+unless their ids say that they are of two replies.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+import re
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from msgspec import Meta
 
@@ -24,6 +26,10 @@ if TYPE_CHECKING:
     from milepost.messages.shared import ChatMessage
 
 Bound = Annotated[int, Meta(ge=1)]
+_ITEM_ID: Final = re.compile(r"(?:rs|msg|fc)_(.+_\d+_\d+)_\d+", re.DOTALL)
+"""As `response_events` writes it: the serial of a reply, and a number in that reply."""
+_REPLY: Final = "reply"
+"""In a part of a message: which reply it is of. Items that do not tell have none."""
 _CARRIED = "text, reasoning, function calls and their outputs are carried, no images or files"
 
 
@@ -121,40 +127,53 @@ def _check_reasoning(fields: Fields, options: Mapping[str, Any]) -> None:
 
 def _item(item: dict[str, Any], index: int) -> tuple[ChatMessage, ...]:
     """The message, or the part of one, that an item stands for."""
-    where = f"input[{index}]"
+    message = _said(item, f"input[{index}]")
+    if message["role"] == "assistant" and isinstance(item_id := item.get("id"), str):
+        told = _ITEM_ID.fullmatch(item_id)
+        message[_REPLY] = told.group(1) if told else ""
+    return (message,)
+
+
+def _said(item: dict[str, Any], where: str) -> ChatMessage:
     match item.get("type", "message"):
         case "message":
             content = _text(item.get("content"), f"{where}.content")
-            return ({"role": item.get("role"), "content": content},)
+            return {"role": item.get("role"), "content": content}
         case "reasoning":
             parts = item.get("content") or item.get("summary") or []
             text = _text(parts, f"{where}.content")
-            return ({"role": "assistant", "reasoning_content": text},)
+            return {"role": "assistant", "reasoning_content": text}
         case "function_call":
             function = {"name": item.get("name"), "arguments": item.get("arguments")}
             call = {"id": item.get("call_id"), "type": "function", "function": function}
-            return ({"role": "assistant", "tool_calls": [call]},)
+            return {"role": "assistant", "tool_calls": [call]}
         case "function_call_output":
             content = _text(item.get("output"), f"{where}.output")
-            call_id = item.get("call_id")
-            return ({"role": "tool", "tool_call_id": call_id, "content": content},)
+            return {"role": "tool", "tool_call_id": item.get("call_id"), "content": content}
         case kind:
             raise TurnRefused("bad_request", f"{where} is of type {kind}: {_CARRIED}")
 
 
 def _grouped(messages: Iterable[ChatMessage]) -> Iterable[ChatMessage]:
-    """Neighbouring parts of the assistant as one message."""
+    """Neighbouring parts of the assistant as one message, as far as they are of one reply.
+
+    A reply may follow another with nothing said in between: the client asked for one more.
+    """
     open_message: ChatMessage | None = None
+    open_reply = ""
     for message in messages:
         if message["role"] != "assistant":
             if open_message is not None:
                 yield open_message
-            open_message = None
+            open_message, open_reply = None, ""
             yield message
-        elif open_message is None:
-            open_message = {"content": "", **message}
-        else:
-            open_message = _added(open_message, message)
+            continue
+        reply = message.get(_REPLY, "")
+        if open_message is not None and reply and open_reply and reply != open_reply:
+            yield open_message
+            open_message, open_reply = None, ""
+        open_message = _added(open_message or {"role": "assistant", "content": ""}, message)
+        open_reply = open_reply or reply
     if open_message is not None:
         yield open_message
 
