@@ -13,7 +13,7 @@ from milepost.actors.engine.embedded.shape import (
 )
 from milepost.actors.engine.embedded.tensors import tensors_of
 from milepost.actors.engine.settings import SettingsDamaged, read_settings
-from milepost.actors.trainer.fsdp.settings import setting_faults
+from milepost.actors.trainer.fsdp.settings import dropout_faults, setting_faults
 from milepost.actors.weights.manifest import Place, read_checkpoint
 from milepost.configs.problem import Problem
 from milepost.configs.run import ModelConfig
@@ -56,10 +56,11 @@ def checkpoint_is_complete(subject: Subject) -> Iterator[Finding]:
     if "config.json" not in missing:
         actors = subject.topology.actors
         computed = actors.engine is not None or actors.evaluation_engine is not None
-        yield from _config(model, computed=computed)
+        supervised = subject.topology.algorithm.estimator == "sft"
+        yield from _config(model, computed=computed, supervised=supervised)
 
 
-def _config(model: ModelConfig, *, computed: bool) -> Iterator[Finding]:
+def _config(model: ModelConfig, *, computed: bool, supervised: bool) -> Iterator[Finding]:
     where = str(model.folder / "config.json")
     try:
         config = read_settings(model.folder)
@@ -75,6 +76,8 @@ def _config(model: ModelConfig, *, computed: bool) -> Iterator[Finding]:
         yield Problem(f'model_type "{kind}" is not supported', where, f"known are {known}")
     else:
         yield from _sense(config, where, computed=computed)
+        for fault in () if supervised else dropout_faults(config):
+            yield Problem(fault, where, "set it to 0 there")
     positions = config.get("max_position_embeddings")
     if isinstance(positions, int) and positions < model.context_tokens_max:
         what = (

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from math import isfinite
 from typing import Any, NamedTuple
@@ -15,6 +16,7 @@ from torch import Tensor
 
 from milepost.actors.trainer.fsdp.flops import ModelFlops, peak_tflops, tflops_metrics
 from milepost.actors.trainer.fsdp.group import RankGroup
+from milepost.actors.trainer.fsdp.model import PackedPolicy
 from milepost.actors.trainer.fsdp.optimizer import Optimizer
 from milepost.actors.trainer.fsdp.packing import Packed, empty_microbatch, pack, pack_minibatch
 from milepost.actors.trainer.fsdp.shard import ShardedPolicy
@@ -164,8 +166,8 @@ class Learner:
             torch.zeros(sum(len(row) - 1 for row in rows)),
             self.group.device,
         )
-        with torch.no_grad():
-            logprobs, _ = self.policy.module(packed, "none")
+        with self._scoring() as module:
+            logprobs, _ = module(packed, "none")
         parts = np.split(logprobs.cpu().numpy(), np.cumsum([len(row) - 1 for row in rows])[:-1])
         return [np.concatenate([np.zeros(1, np.float32), part]) for part in parts]
 
@@ -186,8 +188,8 @@ class Learner:
             versions=np.zeros(1, np.int64),
         )
         packed = pack([row], torch.zeros(1), self.group.device)
-        with torch.no_grad():
-            every, _ = self.policy.module(packed, "none", every_token=True)
+        with self._scoring() as module:
+            every, _ = module(packed, "none", every_token=True)
         logprobs: NDArray[Any] = every[0].cpu().numpy()
         return logprobs
 
@@ -226,8 +228,18 @@ class Learner:
                 )
 
     def _old_logprobs(self, packs: list[Packed]) -> list[Tensor]:
-        with torch.no_grad():
-            return [self.policy.module(packed, "none")[0] for packed in packs]
+        with self._scoring() as module:
+            return [module(packed, "none")[0] for packed in packs]
+
+    @contextmanager
+    def _scoring(self) -> Iterator[PackedPolicy]:
+        """The policy for passes that do not train: without gradients, and nothing is dropped."""
+        module = self.policy.module.eval()
+        try:
+            with torch.no_grad():
+                yield module
+        finally:
+            module.train()
 
     def _accumulate(
         self,

@@ -13,7 +13,7 @@ from milepost.actors.engine.settings import read_settings
 from milepost.actors.trainer.fsdp.attention import NAME, packed_attention
 from milepost.actors.trainer.fsdp.packing import Packed
 from milepost.actors.trainer.fsdp.replay import RoutesReplay
-from milepost.actors.trainer.fsdp.settings import setting_faults
+from milepost.actors.trainer.fsdp.settings import dropout_faults, setting_faults
 from milepost.actors.trainer.losses.logprobs import EntropyUse, token_logprobs
 
 if TYPE_CHECKING:
@@ -75,19 +75,25 @@ class PackedPolicy(nn.Module):
         )
 
 
-def load_model(folder: Path, *, gradient_checkpointing: bool) -> PreTrainedModel:
+def load_model(
+    folder: Path, *, gradient_checkpointing: bool, dropout: bool = True
+) -> PreTrainedModel:
     """Load a checkpoint in float32 on the CPU, every tensor of it and no other.
 
     Args:
         folder: `config.json` and safetensors files.
         gradient_checkpointing: keep only the inputs of layers, and compute them again.
+        dropout: passes that train may drop out; only supervised training can have that.
 
     Raises:
         ModelRefused: no checkpoint, an unknown architecture, missing, unexpected or misshapen
-            tensors, or a feature the packed forward does not have.
+            tensors, a feature the packed forward does not have, or dropout where none may be.
         SettingsDamaged: `config.json` cannot be read.
     """
-    architecture = _architecture(_read_config(folder), folder)
+    settings = _read_config(folder)
+    architecture = _architecture(settings, folder)
+    for fault in () if dropout else dropout_faults(settings):
+        raise ModelRefused(f"{folder}/config.json {fault}: set it to 0 there")
     from transformers.modeling_utils import AttentionInterface
     from transformers.utils import logging
 

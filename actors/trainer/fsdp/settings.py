@@ -70,12 +70,25 @@ def setting_faults(settings: dict[str, Any]) -> Iterator[str]:
             yield f"has {name} {dtype!r}, known are {', '.join(DTYPES)}"
 
 
+def dropout_faults(settings: dict[str, Any]) -> Iterator[str]:
+    """What makes passes of policy-gradient training random: its ratios would be of two networks.
+
+    No other setting of the models in `CLASSES` drops anything.
+    """
+    rate: Any = settings.get("attention_dropout")
+    if type(rate) in (int, float) and 0 < rate < 1:
+        yield f"has attention_dropout {rate}, and only supervised training can have any"
+
+
 def _kind_faults(settings: dict[str, Any]) -> Iterator[str]:
     for name, (kinds, words) in KINDS.items():
         value = settings.get(name)
         # Python counts true and false as whole numbers.
         if name in settings and type(value) not in kinds:
             yield f"has {name} {value!r}, not {words}"
+    rate: Any = settings.get("attention_dropout")
+    if type(rate) in (int, float) and not 0 <= rate < 1:
+        yield f"has attention_dropout {rate}, not a number from 0 to below 1"
     pad, rows = settings.get("pad_token_id"), settings.get("vocab_size")
     if type(pad) is int and type(rows) is int and pad >= rows:
         yield f"has pad_token_id {pad}, and vocab_size {rows}"

@@ -295,7 +295,11 @@ def _make_learner(topology: Topology, source: Path, group: RankGroup) -> Learner
     trainer, model, algorithm = topology.actors.trainer, topology.model, topology.algorithm
     assert trainer is not None
     assert model is not None
-    lm = load_model(source, gradient_checkpointing=trainer.gradient_checkpointing)
+    lm = load_model(
+        source,
+        gradient_checkpointing=trainer.gradient_checkpointing,
+        dropout=algorithm.estimator == "sft",
+    )
     replay = None
     if algorithm.replay_routes:
         if (routes := read_shape(source).routes) is None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
-from unit.trainer.kit import batch_of, group, recorded, trajectory
+from unit.trainer.kit import batch_of, group, recorded, trajectory, write_model
 
 from milepost.actors.trainer.fsdp.learner import BatchDiffers, Learner
 from milepost.actors.trainer.fsdp.packing import pack_minibatch
@@ -260,6 +262,35 @@ def test_log_probs_of_every_next_token_are_those_that_scores_give_one_by_one(
     for token in (0, 5, len(every) - 1):
         (scored,) = learner.score([np.append(row, np.int32(token))], 1.0)
         assert abs(scored[-1] - every[token]) < 1e-6
+
+
+@pytest.mark.parametrize("architecture", ["qwen3", "llama", "qwen3_moe"])
+def test_only_passes_that_train_drop_out(
+    make_learner: MakeLearner, architecture: str, tmp_path: Path
+) -> None:
+    """A score of a random network is none that an engine, or a later pass, could agree with."""
+    experts = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16}
+    sizes: dict[str, Any] = experts if architecture == "qwen3_moe" else {}
+    plain, dropping = (
+        make_learner(
+            folder=write_model(
+                tmp_path / str(rate), architecture=architecture, attention_dropout=rate, **sizes
+            ),
+            lr=1e-12,
+            keeps_logprobs=True,
+        )
+        for rate in (0.0, 0.5)
+    )
+    row = np.arange(3, 15, dtype=np.int32)
+    assert np.array_equal(dropping.score([row], 1.0)[0], plain.score([row], 1.0)[0])
+    assert np.array_equal(dropping.next_logprobs(row), plain.next_logprobs(row))
+    for learner in (dropping, plain):
+        learner.train(minibatches(count=2), 0)
+    (first, second), (first_plain, second_plain) = (
+        [np.concatenate(rows) for rows in learner.take_logprobs()] for learner in (dropping, plain)
+    )
+    assert np.array_equal(second, second_plain), "computed before any weight moved"
+    assert not np.allclose(first, first_plain), "of the pass that trains"
 
 
 def test_a_minibatch_without_rows_is_a_step_that_moves_nothing(

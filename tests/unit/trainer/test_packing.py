@@ -171,6 +171,14 @@ def test_models_that_would_be_trained_wrongly_are_refused_by_name(
         load_model(folder, gradient_checkpointing=False)
 
 
+@pytest.mark.parametrize("architecture", ["qwen3", "llama", "qwen3_moe"])
+def test_only_supervised_training_drops_out(architecture: str, tmp_path: Path) -> None:
+    folder = write_model(tmp_path / "m", architecture=architecture, attention_dropout=0.1)
+    load_model(folder, gradient_checkpointing=False, dropout=True)
+    with pytest.raises(ModelRefused, match=r"attention_dropout 0\.1, and only supervised"):
+        load_model(folder, gradient_checkpointing=False, dropout=False)
+
+
 def test_a_folder_without_a_checkpoint_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ModelRefused, match=r"no config\.json"):
         load_model(tmp_path, gradient_checkpointing=False)

@@ -130,6 +130,16 @@ def test_the_home_folder_is_found_by_its_sign(
         ({"pad_token_id": 24}, "has pad_token_id 24, and vocab_size 24"),
         ({"head_dim": None}, "does not say head_dim"),
         ({"rope_scaling": 1.5}, "rope_scaling is 1.5, not a table"),
+        (
+            {
+                "rope_parameters": {"rope_type": "default", "rope_theta": 1e6},
+                "rope_scaling": {"rope_type": "yarn", "factor": 4.0},
+            },
+            "rope_parameters and rope_scaling disagree: leave one of them out",
+        ),
+        ({"partial_rotary_factor": 0.5}, "partial_rotary_factor is 0.5, and qwen3 turns whole"),
+        ({"attention_dropout": 1.0}, "has attention_dropout 1.0, not a number from 0 to below 1"),
+        ({"attention_dropout": 0.1}, "has attention_dropout 0.1, and only supervised training"),
         ({"dtype": "float99"}, "has dtype 'float99', known are auto, bfloat16"),
     ],
 )
@@ -139,6 +149,16 @@ def test_what_no_trainer_or_engine_would_take_is_told(
     """Each ended an actor at its start, some of them after minutes of loading."""
     (problem,) = problems(write_model(tmp_path / "m", **changes))
     assert told_of in problem
+
+
+def test_supervised_training_may_drop_out(tmp_path: Path) -> None:
+    """It has no ratio of two passes, which would be one of two random networks."""
+    folder = write_model(tmp_path / "m", attention_dropout=0.1)
+    alone = subject(model=model(folder), algorithm={"estimator": "sft"})
+    assert list(checkpoint_is_complete(alone)) == []
+    (found,) = checkpoint_is_complete(subject(model=model(folder)))
+    assert isinstance(found, Problem)
+    assert found.remedy == "set it to 0 there"
 
 
 def test_what_only_an_engine_cannot_compute_is_no_fault_of_a_supervised_run(tmp_path: Path) -> None:
