@@ -82,7 +82,7 @@ async def supervise(
         topology: resolved and checked; nothing is checked again.
         folder: gets everything that the run writes; the caller's to close.
         resume_step: checkpoint of an earlier run in this folder to go on from; 0 when that had
-            none yet: the run begins again, with what its journals hold. None for a new run.
+            none yet: the run begins again, and its journals with it. None for a new run.
         display: shown steps, events and snapshots.
         place: where processes are started; left out, what `system.place` names.
 

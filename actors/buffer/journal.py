@@ -22,6 +22,7 @@ import zstandard
 
 from milepost.actors.buffer.groups import StoredGroup, stored_group
 from milepost.actors.buffer.marks import (
+    LOST_AT_RESUME,
     Accounted,
     Covered,
     Fates,
@@ -36,8 +37,6 @@ from milepost.messages.trajectory import Trajectory
 
 ZSTD_LEVEL: Final = 1
 FILE_BYTES_MAX: Final = 64 << 20
-LOST_AT_RESUME: Final = "lost_at_resume"
-"""Account of what was sampled after the checkpoint that a run went on from."""
 MARKS_BYTES_MAX: Final = 8 << 20
 
 
@@ -112,13 +111,16 @@ class GroupJournal:
         return list(groups.values())
 
     def go_on_from(self, version: int, groups_max: int) -> None:
-        """The run goes on from the checkpoint of `version` (0: from the start).
+        """The run goes on from the checkpoint of `version`; 0: it begins again, with no group.
 
         Groups trained later than that are to be trained again. Groups sampled in part under a later
         version are forgotten, and the rollout actor issues them anew: the resumed run never makes
         that version, so nobody could say what policy produced them. What stays is written into a
         file of its own before the old ones go.
         """
+        if version == 0:
+            self._begin_again()
+            return
         self.write((WentOn(version=version),))
         usable: dict[str, StoredGroup] = {}
         lost: dict[str, int] = {}
@@ -141,6 +143,17 @@ class GroupJournal:
             self.write((Accounted(tokens={LOST_AT_RESUME: sum(lost.values())}),))
         self._marks.sync()
         for _, path in old:
+            path.unlink()
+
+    def _begin_again(self) -> None:
+        """As the ledger does: its names come back, and none may have a fate of the last life."""
+        files = [path for _, path in self._files()]
+        groups = (decode_group(record) for path in files for record in read_records(path))
+        held = {each.group_id: each.num_loss_tokens for each in groups}
+        waiting = {name: count for name, count in held.items() if self._is_waiting(name)}
+        self.write((self.fates.anew(sum(waiting.values())),))
+        self._marks.sync()
+        for path in files:
             path.unlink()
 
     def _files(self) -> list[tuple[int, Path]]:

@@ -13,6 +13,8 @@ from milepost.messages.rollout import GroupDropped, GroupsTrained
 
 GONE_MAX = 65_536
 TRAINED = "trained"
+LOST_AT_RESUME = "lost_at_resume"
+"""Account of what was sampled after the checkpoint that a run went on from."""
 
 
 class _Mark(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -215,6 +217,17 @@ class Fates:
         excess = len(self.gone) - GONE_MAX
         for name in [name for name in self.gone if name not in keep][: max(0, excess)]:
             del self.gone[name]
+
+    def anew(self, num_held: int) -> Whole:
+        """The mark of a run that begins again: nothing has a fate, and what was trained is lost.
+
+        Args:
+            num_held: tokens of the groups that waited to be trained; they are lost, too.
+        """
+        tokens = Counter(self.accounts)
+        tokens[LOST_AT_RESUME] += tokens.pop(TRAINED, 0) + num_held
+        told = {name: count for name, count in tokens.items() if count}
+        return Fates(self.checkpoints_named, tokens=Counter(told)).whole()
 
     def whole(self) -> Whole:
         """All of it as one mark."""

@@ -122,8 +122,13 @@ class Ledger:
         """Go on from the checkpoint of `step`, which says what was trained up to it.
 
         Returns the records that were applied. The checkpoint is the authority: word of its last
-        groups may never have reached this ledger.
+        groups may never have reached this ledger. At step 0 there is none, and so no group: what
+        was trained went with its weights, and names that were forgotten could not be taken back.
         """
+        if step == 0:
+            empty = Ledger(checkpoints_named=self.checkpoints_named).snapshot()
+            self.apply(empty)
+            return [empty]
         records: list[Record] = [Resumed(step=step)]
         self.apply(records[0])
         for name in trained:

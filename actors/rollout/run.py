@@ -30,7 +30,7 @@ async def run(context: ActorContext) -> None:
     Raises:
         PromptError: the prompts cannot be read, or are not those that the run began with.
         JournalDamaged: the ledger of the run to go on from cannot be trusted.
-        LedgerBehind: see `resume`.
+        LedgerBehind, LedgerAhead: see `resume`.
     """
     spec = context.spec
     settings, order = read_prompts(spec)
@@ -90,6 +90,10 @@ class LedgerBehind(RuntimeError):
     """The journal does not know what the checkpoint takes it to know."""
 
 
+class LedgerAhead(RuntimeError):
+    """The journal forgot the names of groups that were trained after the checkpoint."""
+
+
 class _Meta(msgspec.Struct, frozen=True):
     """What matters here of the trainer's meta.json."""
 
@@ -105,6 +109,7 @@ def resume(ledger: Ledger, run_folder: Path, step: int) -> list[Record]:
     Raises:
         FileNotFoundError: there is no such checkpoint.
         LedgerBehind: names of trained groups are neither in the checkpoint nor in the journal.
+        LedgerAhead: groups count as trained that the checkpoint's weights never saw.
     """
     if step == 0:
         return ledger.resume(0, ())
@@ -117,6 +122,13 @@ def resume(ledger: Ledger, run_folder: Path, step: int) -> list[Record]:
             f"{path} counts {trained} trained groups, {run_folder}/journal/rollout knows of "
             f"{ledger.num_trained}: its journal was lost or is of another run, and going on would "
             f"train those groups again; put it back, or start a fresh run from the checkpoint's hf"
+        )
+    if ledger.num_trained > trained:
+        raise LedgerAhead(
+            f"{path} counts {trained} trained groups, {run_folder}/journal/rollout knows of "
+            f"{ledger.num_trained}, and not by name any more: the run had newer checkpoints, and "
+            f"going on from this one would skip what was trained after it; put the newer one back, "
+            f"remove all checkpoints to begin again, or start a fresh run from this one's hf"
         )
     return records
 

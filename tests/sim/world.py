@@ -205,7 +205,7 @@ class World:
             trained = saved.trained if saved else ()
             self.disk.records += ledger.resume(resume_version or 0, trained)
             known = saved.before + len(saved.trained) if saved else 0
-            assert ledger.num_trained >= known, "the ledger is behind the checkpoint"
+            assert ledger.num_trained == known, "ledger and checkpoint tell two stories"
         ledger.validate()
         if self.topology.algorithm.estimator == "sft":
             supervised = ConversationRollout.of(settings, order, ledger)
@@ -222,11 +222,11 @@ class World:
             return self.variant.buffer(settings, Fates(version=resume_version or 0), ())
         if incarnation == 0:
             version = resume_version or 0
-            disk.fates.apply(WentOn(version=version))
+            disk.fates.apply(WentOn(version=version) if version else disk.fates.anew(0))
             disk.groups = {
                 name: group
                 for name, group in disk.groups.items()
-                if group.versions is None or group.versions.newest <= version
+                if version and (group.versions is None or group.versions.newest <= version)
             }
         handed = {name for each in disk.fates.handed.values() for name in each.groups}
         stored = [

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 
 from unit.buffer.kit import Play, group, settings
 
-from milepost.actors.buffer.journal import LOST_AT_RESUME, GroupJournal
+from milepost.actors.buffer.journal import GroupJournal
 from milepost.actors.buffer.marks import (
+    LOST_AT_RESUME,
     Accounted,
     Covered,
     Fates,
+    Gone,
     Handed,
     Mark,
     Spent,
@@ -113,3 +116,24 @@ def test_groups_that_a_resume_cannot_use_end_in_an_account_of_their_own(tmp_path
     assert [each.group_id for each in journal.recover(10)] == ["g0"]
     assert journal.fates.accounts == {LOST_AT_RESUME: 2}
     journal.close()
+
+
+def test_a_run_that_begins_again_has_no_fates_and_all_its_tokens_are_lost(tmp_path: Path) -> None:
+    """The ledger begins anew too, under the old names: one that is gone would never be trained."""
+    journal = GroupJournal(tmp_path, 8, 1)  # a file for each group
+    journal.recover(10)
+    for at in range(4):
+        journal.keep(group(f"g{at}", 0))
+    journal.cover((Spent(step=0, version=1, groups=("g0",), tokens=2), Covered(version=1)))
+    assert journal.fates.num_spent_before == 1, "its name is forgotten"
+    journal.write((Spent(step=1, version=2, groups=("g1",), tokens=2),))
+    journal.write((Accounted(tokens={"abandoned": 2}), Gone(group="g2", reason="lost")))
+    journal.write((Handed(step=2, version=2, groups=("g3",), tokens=2),))
+    journal.go_on_from(0, 10)
+    journal.close()
+    again = GroupJournal(tmp_path, 8, 1)
+    assert again.recover(10) == []
+    lost = {"abandoned": 2, LOST_AT_RESUME: 6}
+    assert again.fates == Fates(checkpoints_named=1, tokens=Counter(lost))
+    assert again.fates.accounts == lost
+    again.close()

@@ -11,8 +11,16 @@ from unit.rollout.kit import Play, settings
 from milepost.actors.effects import Tell, WorkDone
 from milepost.actors.rollout.bookkeeping import Bookkeeping, WriteRecords
 from milepost.actors.rollout.ledger import Ledger
-from milepost.actors.rollout.records import Issued, Stored, Trained
-from milepost.actors.rollout.run import LedgerBehind, resume
+from milepost.actors.rollout.records import (
+    Checkpointed,
+    Dropped,
+    Issued,
+    Stored,
+    Trained,
+    decode_record,
+    encode_record,
+)
+from milepost.actors.rollout.run import LedgerAhead, LedgerBehind, resume
 from milepost.messages.rollout import GroupsTrained, StoreRecovered
 from milepost.messages.trainer import LedgerWritten
 
@@ -86,3 +94,31 @@ def test_a_journal_that_lost_names_is_refused_and_trains_nothing_twice(tmp_path:
     checkpoint(tmp_path, 4, trained_group_ids=["g0000003"], trained_before=3)
     with pytest.raises(LedgerBehind, match=r"counts 4 trained groups, .* knows of 1"):
         resume(Ledger(), tmp_path, 4)
+
+
+def covered(count: int) -> Ledger:
+    """A ledger whose only checkpoint covers all groups, so that it forgot their names."""
+    ledger = trained_in_order(Ledger(checkpoints_named=1), count)
+    ledger.apply(Checkpointed(step=count))
+    return ledger
+
+
+def test_a_run_that_begins_again_trains_every_prompt_again(tmp_path: Path) -> None:
+    """Its weights never saw one, whether or not the ledger still has the names."""
+    ledger = covered(3)
+    ledger.apply(Issued(group="g0000003", position=3))
+    ledger.apply(Dropped(group="g0000003", reason="stale", again=True, consumed=True))
+    records = resume(ledger, tmp_path, 0)
+    ledger.validate()
+    assert ledger == Ledger(checkpoints_named=1)
+    recovered = covered(3)
+    for record in records:
+        recovered.apply(decode_record(encode_record(record)))
+    assert recovered == ledger, "the journal tells the same"
+
+
+def test_a_checkpoint_older_than_the_names_of_the_ledger_is_refused(tmp_path: Path) -> None:
+    """What was trained after it would count as trained, and those weights are gone."""
+    checkpoint(tmp_path, 2, trained_group_ids=["g0000000", "g0000001"])
+    with pytest.raises(LedgerAhead, match=r"counts 2 trained groups, .* of 4, .* put the newer"):
+        resume(covered(4), tmp_path, 2)
