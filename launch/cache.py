@@ -1,7 +1,8 @@
 """Checkpoints made by recipes, kept between runs.
 
-A checkpoint is filed under the recipe's name and a key: the hash of the resolved recipe and of
-the source of every module that it names. Change either, and it is made anew.
+A checkpoint is filed under the recipe's name and a key: the hash of the resolved recipe, of the
+source of every module that it names, and of which files its model consists of. Change any of
+these, and it is made anew.
 """
 
 from __future__ import annotations
@@ -57,12 +58,23 @@ def with_checkpoint(topology: Topology, model: ModelConfig, folder: Path) -> Top
 
 
 def recipe_key(topology: Topology) -> str:
-    """16 hexadecimal digits over the topology and the source that it names."""
+    """16 hexadecimal digits over the topology, the source that it names, and its model."""
     digest = blake2b(topology_hash(topology).encode(), digest_size=8)
     for path in sorted(set(sources_of(topology))):
         digest.update(f"{path.name}\x1f".encode())
         digest.update(path.read_bytes())
+    if topology.model is not None and topology.model.path:
+        for line in _model_files(topology.model.folder):
+            digest.update(f"{line}\x1f".encode())
     return digest.hexdigest()
+
+
+def _model_files(folder: Path) -> Iterator[str]:
+    """Place, size and time of each file of a checkpoint: weights take too long to read."""
+    for path in sorted(folder.glob("*")):
+        if path.is_file():
+            found = path.stat()
+            yield f"{path.absolute()} {found.st_size} {found.st_mtime_ns}"
 
 
 def sources_of(topology: Topology) -> Iterator[Path]:

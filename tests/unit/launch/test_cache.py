@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from milepost.configs.load import decode, load_topology
 from milepost.configs.problem import ConfigError
+from milepost.configs.run import ModelConfig
 from milepost.configs.topology import Topology
 from milepost.launch.cache import (
     cached_folder,
@@ -88,6 +91,30 @@ def test_the_key_changes_with_the_prompt_file(task: Path) -> None:
     before = recipe_key(topology(f"{path}@[0:1]"))
     path.write_text("{} \n", encoding="utf-8")
     assert recipe_key(topology(f"{path}@[0:1]")) != before
+
+
+@pytest.mark.parametrize("file", ["model.safetensors", "config.json", "tokenizer.json"])
+def test_the_key_changes_with_the_model_that_the_recipe_starts_from(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str
+) -> None:
+    """The same words name another model in another project, or once its files were replaced."""
+    keys = set()
+    for project in ("a", "b"):
+        base = tmp_path / project / "base"
+        base.mkdir(parents=True)
+        (base / file).write_bytes(b"one")
+        monkeypatch.chdir(base.parent)
+        asked = replace(topology("./p.jsonl"), model=ModelConfig(path="base"))
+        keys.add(recipe_key(asked))
+    assert recipe_key(asked) in keys
+    (base / "logs").mkdir()
+    assert recipe_key(asked) in keys, "no file of the model"
+    (base / file).write_bytes(b"two, and longer")
+    keys.add(recipe_key(asked))
+    written_ns = (base / file).stat().st_mtime_ns
+    os.utime(base / file, ns=(written_ns, written_ns + 1))
+    keys.add(recipe_key(asked))
+    assert len(keys) == 4
 
 
 @pytest.mark.parametrize("source", ["~/p.jsonl", "~/p.jsonl@[:1]", "./p.jsonl@[:1]", "a@b.jsonl"])
