@@ -22,6 +22,7 @@ import msgspec
 from milepost.actors.lifeline import tie_to_parent
 from milepost.configs.problem import ConfigError, Problem
 from milepost.configs.run import ModelConfig
+from milepost.supervisor.initial_model import note_made
 
 LAST_LINES = 5
 """Lines of the child's log that are shown when it fails."""
@@ -41,7 +42,8 @@ def write_fresh(model: ModelConfig, folder: Path, seed: int, log: Path, deadline
 
     Args:
         model: with `create` and `create_options`.
-        folder: of the checkpoint; nothing is done when it exists, as on a resume.
+        folder: of the checkpoint; nothing is done when it exists, as on a resume. Beside it is
+            noted how it was made.
         seed: given to the function.
         log: gets what the child prints.
         deadline_s: the child is killed after it.
@@ -64,6 +66,7 @@ def write_fresh(model: ModelConfig, folder: Path, seed: int, log: Path, deadline
             lines = log.read_text(encoding="utf-8", errors="replace").splitlines()[-LAST_LINES:]
             what = "\n  ".join([f"`{model.create}` {how}", *lines])
             raise ConfigError([Problem(what, "$.model.create", f"the whole log is {log}")])
+        note_made(folder.parent, model)
         # A folder that exists is a folder that is whole.
         growing.rename(folder)
     finally:

@@ -49,6 +49,7 @@ from milepost.supervisor.cleanup.halves import remove_halves
 from milepost.supervisor.cleanup.reaper import StillRunning
 from milepost.supervisor.display import Display
 from milepost.supervisor.folder import TOPOLOGY, FolderInUse, RunFolder
+from milepost.supervisor.initial_model import INITIAL_MODEL
 from milepost.supervisor.outcome import Outcome, RunStatus
 from milepost.supervisor.run import supervise
 
@@ -63,8 +64,6 @@ GOES_ON: Final = {
     RunStatus.GUARD: "once its cause is repaired or the guard set otherwise, ",
 }
 """Runs that can be gone on with, and when."""
-INITIAL_MODEL: Final = "initial_model"
-"""Folder inside the run's: the fresh checkpoint that it started from."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,7 @@ from milepost.supervisor.checks.check import Finding, Note, Subject
 from milepost.supervisor.checks.code import READY, problems
 from milepost.supervisor.cleanup.registry import read_registry
 from milepost.supervisor.cleanup.unfinished import SUMMARY
+from milepost.supervisor.initial_model import INITIAL_MODEL, NOTE, Made, noted_made
 from milepost.supervisor.outcome import RunStatus
 from milepost.supervisor.probe import Target
 
@@ -37,8 +38,10 @@ UNCHANGEABLE: Final = (
     ("algorithm", "estimator"),
     ("algorithm", "prompts_per_step"),
     ("algorithm", "samples_per_prompt"),
+    ("algorithm", "minibatches_per_step"),
 )
-"""What decides which prompt belongs to which step; with another value it is another run."""
+"""What decides which prompt belongs to which step, and how many optimizer steps that is, by which
+the schedule goes; with another value it is another run."""
 
 
 class _Cause(msgspec.Struct, frozen=True):
@@ -92,6 +95,7 @@ def resume_goes_on(subject: Subject) -> Iterator[Finding]:
         yield from error.problems
         return
     yield from _differences(before, subject.topology)
+    yield from _made_otherwise(folder, subject.topology.model)
     path = folder / SUMMARY
     try:
         summary = _read_summary(path)
@@ -213,6 +217,27 @@ def _differences(before: Topology, now: Topology) -> Iterator[Finding]:
         if was != wished:
             what = f"{key} was {was!r} in the run to resume, and is {wished!r} now"
             yield Problem(what, f"$.{table}.{key}", "set it back, or start a run of its own")
+
+
+def _made_otherwise(folder: Path, model: ModelConfig | None) -> Iterator[Finding]:
+    """The fresh checkpoint of a run is made once, so other words about it would have no effect."""
+    if model is None or not model.create or not (folder / INITIAL_MODEL).is_dir():
+        return
+    try:
+        made = noted_made(folder)
+    except (OSError, msgspec.MsgspecError) as error:
+        what = f"how {INITIAL_MODEL} was made cannot be read: {error}"
+        yield Problem(what, str(folder / NOTE), "put it back, or remove it to go on unasked")
+        return
+    if made is None:
+        what = "does not say how it was made: whether `model.create` is the same is not known"
+        yield Note(what, str(folder / INITIAL_MODEL))
+        return
+    was, wished = msgspec.to_builtins(made), msgspec.to_builtins(Made.by(model))
+    for key in was:
+        if was[key] != wished[key]:
+            what = f"{INITIAL_MODEL} was made with {key} = {was[key]!r}, and not {wished[key]!r}"
+            yield Problem(what, f"$.model.{key}", "set it back, or start a run of its own")
 
 
 def _value(document: dict[str, Any], table: str, key: str) -> object:

@@ -10,6 +10,7 @@ import pytest
 from milepost.configs.problem import ConfigError
 from milepost.configs.run import ModelConfig
 from milepost.launch.fresh import write_fresh
+from milepost.supervisor.initial_model import Made, noted_made
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -50,9 +51,9 @@ def write(tmp_path: Path, name: str, deadline_s: float = 30.0) -> Path:
 def test_the_function_gets_its_seed_and_options(tmp_path: Path) -> None:
     folder = write(tmp_path, "whole")
     assert (folder / "config.json").read_text(encoding="utf-8") == "7 {'layers': 2}"
-    assert [path.name for path in folder.parent.iterdir()] == ["logs", "initial_model"] or [
-        path.name for path in folder.parent.iterdir()
-    ] == ["initial_model", "logs"]
+    names = sorted(path.name for path in folder.parent.iterdir())
+    assert names == ["initial_model", "initial_model.json", "logs"]
+    assert noted_made(folder.parent) == Made("user_model:whole", {"layers": 2})
 
 
 def test_a_checkpoint_that_exists_is_kept_as_it_is(tmp_path: Path) -> None:

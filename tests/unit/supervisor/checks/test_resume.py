@@ -14,12 +14,14 @@ from milepost.configs.dump import dump_topology
 from milepost.configs.load import decode
 from milepost.configs.problem import Problem
 from milepost.configs.read import merge, parse_override
+from milepost.configs.run import ModelConfig
 from milepost.supervisor.checkpoints import checkpoint_folder, last_checkpoint, whole_checkpoints
 from milepost.supervisor.checks import Machine, Subject
 from milepost.supervisor.checks.check import Finding, Note
 from milepost.supervisor.checks.resume import resume_goes_on
 from milepost.supervisor.cleanup.processes import identity_of
 from milepost.supervisor.cleanup.registry import PRIVATE, Registry, identity_record
+from milepost.supervisor.initial_model import INITIAL_MODEL, NOTE, note_made
 
 DOCUMENT: dict[str, Any] = {
     "run": {"name": "tiny", "steps": 10},
@@ -75,15 +77,46 @@ def test_the_same_run_goes_on_and_may_learn_in_another_way(run_folder: Path) -> 
         ("data.shuffle=false", "$.data.shuffle"),
         ("algorithm.samples_per_prompt=4", "$.algorithm.samples_per_prompt"),
         ("algorithm.prompts_per_step=4", "$.algorithm.prompts_per_step"),
+        ("algorithm.minibatches_per_step=2", "$.algorithm.minibatches_per_step"),
         ("algorithm.estimator=sft", "$.algorithm.estimator"),
         ("model.dtype=bfloat16", "$.model.dtype"),
     ],
 )
-def test_what_decides_which_prompt_is_next_cannot_change(
+def test_what_decides_what_a_step_is_cannot_change(
     run_folder: Path, override: str, where: str
 ) -> None:
     (problem,) = problems(run_folder, override)
     assert f" at {where}, set it back" in problem
+
+
+MADE = ("model.path=", "model.create=task:tiny", "model.create_options.layers=1")
+
+
+@pytest.mark.parametrize(
+    ("override", "told"),
+    [
+        ("model.create=task:other", "create = 'task:tiny', and not 'task:other' at $.model.create"),
+        ("model.create_options.layers=3", "{'layers': 1}, and not {'layers': 3}"),
+        ("model.create_options.more=1", "{'layers': 1}, and not {'layers': 1, 'more': 1}"),
+    ],
+)
+def test_a_fresh_checkpoint_that_was_made_otherwise_is_not_gone_on_from(
+    run_folder: Path, override: str, told: str
+) -> None:
+    """It is made once: the run would train what it was first told, and say nothing."""
+    made = ModelConfig(create="task:tiny", create_options={"layers": 1})
+    assert problems(run_folder, *MADE, override) == [], "none was made yet"
+    (run_folder / INITIAL_MODEL).mkdir()
+    (note,) = [each for each in findings(run_folder, *MADE) if isinstance(each, Note)]
+    assert "does not say how it was made" in str(note)
+    note_made(run_folder, made)
+    assert findings(run_folder, *MADE) == []
+    (problem,) = problems(run_folder, *MADE, override)
+    assert told in problem
+    assert problem.endswith("set it back, or start a run of its own")
+    (run_folder / NOTE).write_text("{", encoding="utf-8")
+    (problem,) = problems(run_folder, *MADE)
+    assert "how initial_model was made cannot be read" in problem
 
 
 def test_a_run_without_a_whole_checkpoint_begins_again_in_its_folder(run_folder: Path) -> None:
