@@ -63,6 +63,14 @@ class Known:
         """(group, key) of all that have no last word."""
         return self.index.waiting() if self.index is not None else []
 
+    def trained_since(self, step: int) -> list[tuple[str, str]]:
+        """(group, key) of all that were trained in this step or later, as far as is known."""
+        return self.index.trained_since(step) if self.index is not None else []
+
+    def is_untrained(self, key: str, since: int | None) -> bool:
+        """As in `Index`."""
+        return self.index is not None and self.index.is_untrained(key, since)
+
 
 @dataclass(slots=True)
 class Missing:

@@ -34,6 +34,7 @@ from milepost.actors.archive.layout import (
     read_conversation,
     read_head,
 )
+from milepost.actors.archive.query import UNTRAINED
 from milepost.actors.archive.schema import INDEX, open_for_writing, remove
 from milepost.actors.archive.segments import Damage, segments_of, walk, writers_of
 from milepost.messages.trajectory import Conversation
@@ -191,10 +192,34 @@ class Index:
         """(group, key) of all without a last word: not complete, or stored and not trained."""
         found = self._base.execute(
             "SELECT group_id, key FROM trajectories WHERE verdict = ? "
-            "OR (verdict = ? AND step IS NULL) ORDER BY number",
-            (Verdict.WAITING.value, Verdict.STORED.value),
+            "OR (verdict = ? AND (step IS NULL OR reason = ?)) ORDER BY number",
+            (Verdict.WAITING.value, Verdict.STORED.value, UNTRAINED),
         )
         return [(group, key) for group, key in found]
+
+    def trained_since(self, step: int) -> list[tuple[str, str]]:
+        """(group, key) of all that were trained in this step or a later one."""
+        found = self._base.execute(
+            "SELECT group_id, key FROM trajectories WHERE step >= ? AND verdict = ? AND reason = ''"
+            " ORDER BY number",
+            (step, Verdict.STORED.value),
+        )
+        return [(group, key) for group, key in found]
+
+    def is_untrained(self, key: str, since: int | None) -> bool:
+        """Whether it was trained, and is to be trained again.
+
+        Args:
+            key: of a trajectory.
+            since: step from which on nothing counts any more; None: of all steps that were told,
+                those before the last resume.
+        """
+        found = self._base.execute(
+            "SELECT 1 FROM trajectories WHERE key = ? AND verdict = ?"
+            " AND (reason = ? OR step >= ?)",
+            (key, Verdict.STORED.value, UNTRAINED, since),
+        )
+        return found.fetchone() is not None
 
     # ---- one record ----------------------------------------------------------------------
 

@@ -24,6 +24,12 @@ OrderBy: TypeAlias = Literal[
 TEXT_MIN: Final = 3
 """The index of conversations has parts of three characters. A shorter text would be looked for in
 every one of them, for seconds, while all other pages wait."""
+LOST_AT_RESUME: Final = "lost_at_resume"
+"""Reason of what was trained after the checkpoint from which the run went on, and is gone."""
+UNTRAINED: Final = "untrained_at_resume"
+"""Reason of what was trained then, too, and is stored still: it is to be trained again."""
+VOID: Final = (LOST_AT_RESUME, UNTRAINED)
+"""Reasons for which the step that is told of it is none of the run's as it went on."""
 
 
 class Query(Struct, frozen=True, kw_only=True):
@@ -32,8 +38,10 @@ class Query(Struct, frozen=True, kw_only=True):
     status: Status | None = None
     verdict: Verdict | None = None
     step: NonNegative | None = None
-    """Batch that it was trained in."""
+    """Batch that it was trained in, and that no resume made void."""
     group_id: str | None = None
+    is_lost: bool | None = None
+    """Whether a resume left it behind."""
     reward_min: float | None = None
     reward_max: float | None = None
     staleness_min: int | None = None
@@ -56,12 +64,12 @@ class Entry(Struct, frozen=True, kw_only=True):
     status: Status
     verdict: Verdict
     reason: str
-    """Of the verdict; empty when it is not `dropped`."""
+    """Of the verdict; when it is not `dropped` empty, or `UNTRAINED`."""
     reward: float
     advantage: float | None
     """None: not trained."""
     step: NonNegative | None
-    """Batch it was trained in last; None: not trained."""
+    """Batch it was trained in last, in whatever life of the run; None: not trained."""
     staleness: int | None
     """`step` minus the oldest version of its trained tokens; None: not trained, or unknown."""
     num_tokens: NonNegative
@@ -72,6 +80,11 @@ class Entry(Struct, frozen=True, kw_only=True):
     """Of its episode; None: nobody said."""
     time: float
     """Unix time at which it came to the buffer."""
+
+    @property
+    def is_of_step(self) -> bool:
+        """It was trained in its step, and no resume made that void."""
+        return self.step is not None and self.reason not in VOID
 
 
 class StepEntry(Struct, frozen=True, kw_only=True):
@@ -103,11 +116,16 @@ def where_of(query: Query) -> tuple[str, list[Any]]:
 
     add("status = ?", query.status.value if query.status else None)
     add("verdict = ?", query.verdict.value if query.verdict else None)
-    add("step = ?", query.step)
+    if query.step is not None:
+        parts.append("step = ? AND reason NOT IN (?, ?)")
+        values += (query.step, *VOID)
     add("group_id = ?", query.group_id)
     add("reward >= ?", query.reward_min)
     add("reward <= ?", query.reward_max)
     add("staleness >= ?", query.staleness_min)
+    if query.is_lost is not None:
+        parts.append("reason = ?" if query.is_lost else "reason != ?")
+        values.append(LOST_AT_RESUME)
     if query.has_mismatch is not None:
         parts.append("mismatch" if query.has_mismatch else "NOT mismatch")
     if query.text:

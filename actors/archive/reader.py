@@ -27,7 +27,7 @@ from milepost.actors.archive.layout import (
     read_head,
     read_trained,
 )
-from milepost.actors.archive.query import Entry, Query, StepEntry, order_of, where_of
+from milepost.actors.archive.query import VOID, Entry, Query, StepEntry, order_of, where_of
 from milepost.actors.archive.schema import INDEX, is_damage, open_for_reading
 from milepost.actors.archive.segments import read_at, segment_path
 from milepost.messages.bulk import Bulk
@@ -216,9 +216,12 @@ class Archive:
 
     def groups(self, step: int) -> list[str]:
         """Groups of the batch of `step`, by name."""
-        statement = "SELECT DISTINCT group_id FROM trajectories WHERE step = ? ORDER BY group_id"
+        statement = (
+            "SELECT DISTINCT group_id FROM trajectories"
+            " WHERE step = ? AND reason NOT IN (?, ?) ORDER BY group_id"
+        )
         with self.readable():
-            return [row[0] for row in self.base.execute(statement, (step,))]
+            return [row[0] for row in self.base.execute(statement, (step, *VOID))]
 
     def steps(self) -> list[StepEntry]:
         """Every batch of which something was trained, in order."""
@@ -227,10 +230,11 @@ class Archive:
             " count(*) AS num_trajectories, sum(num_sampled_tokens) AS num_sampled_tokens,"
             " avg(reward) AS reward_mean, min(reward) AS reward_min, max(reward) AS reward_max,"
             " max(staleness) AS staleness_max, sum(mismatch) AS num_mismatches"
-            " FROM trajectories WHERE step IS NOT NULL GROUP BY step ORDER BY step"
+            " FROM trajectories WHERE step IS NOT NULL AND reason NOT IN (?, ?)"
+            " GROUP BY step ORDER BY step"
         )
         with self.readable():
-            found = self.base.execute(statement).fetchall()
+            found = self.base.execute(statement, VOID).fetchall()
         return [msgspec.convert(dict(row), StepEntry, strict=False) for row in found]
 
     # ---- one trajectory ------------------------------------------------------------------

@@ -16,6 +16,7 @@ import msgspec
 
 from milepost.actors.archive.hand import Order
 from milepost.actors.archive.layout import Judged, Verdict, arrived, key_of
+from milepost.actors.archive.query import LOST_AT_RESUME, UNTRAINED
 from milepost.actors.buffer.marks import Gone
 from milepost.actors.buffer.work import WriteMarks
 from milepost.actors.effects import Effect, Event, Received, Tell
@@ -45,8 +46,13 @@ class ArchivedBuffer:
 
     core: Buffer
     hand: ArchiveHand
+    resumed_from: int | None = None
+    """The run goes on from this step, and this is its first buffer since: what was trained in that
+    step or later is to be trained again, or lost."""
     _alive: dict[str, list[str]] = field(default_factory=dict)
     """Group -> keys of its trajectories that may still be trained."""
+    _brought: set[str] = field(default_factory=set)
+    """Groups of those that the journal brought back."""
     _ended: list[tuple[str, Sequence[Trajectory]]] = field(default_factory=list)
     """Account and rows of what ended while the core handled one event."""
     _told_missed: int = 0
@@ -65,10 +71,12 @@ class ArchivedBuffer:
             self._alive[group.group_id] = [key_of(row) for row in group.members]
         for group in groups:
             # Its arrays cost nothing more: the core holds them until they are trained.
-            make = partial(stored_before, group=group)
+            make = partial(stored_before, group=group, since=self.resumed_from)
+            self._brought.add(group.group_id)
             self.hand.put(Order(make, ORDER_BYTES * len(group.trajectories), (group.group_id,)))
         keys = frozenset(key for own in self._alive.values() for key in own)
-        self.hand.put(Order(partial(lost_before, kept=keys), ORDER_BYTES, ()))
+        make = partial(lost_before, kept=keys, since=self.resumed_from)
+        self.hand.put(Order(make, ORDER_BYTES, ()))
         return self.core.start(now_s)
 
     def handle(self, event: Event, now_s: float) -> list[Effect]:
@@ -87,7 +95,11 @@ class ArchivedBuffer:
         for name in _stored(effects):
             self._judge_stored(name)
         for name in _trained(effects):
-            self._alive.pop(name, None)
+            keys = self._alive.pop(name, ())
+            if name in self._brought and keys:
+                # It may have been untrained, and is not any more.
+                self._brought.discard(name)
+                self._judge(Judged(group_id=name, keys=tuple(keys), verdict=STORED))
         return effects + self._news()
 
     def validate(self) -> None:
@@ -170,7 +182,7 @@ def came(known: Known, *, rows: Rows, source: str, is_late: bool) -> Iterator[Sa
         yield Judged(group_id=name, keys=(key,), verdict=Verdict.WAITING), None
 
 
-def stored_before(known: Known, *, group: StoredGroup) -> Iterator[Said]:
+def stored_before(known: Known, *, group: StoredGroup, since: int | None = None) -> Iterator[Said]:
     """What is written of a group that a former buffer had stored.
 
     Those of it that had not been archived any more are archived now, without conversations.
@@ -180,18 +192,33 @@ def stored_before(known: Known, *, group: StoredGroup) -> Iterator[Said]:
         rows = [row for row in group.trajectories if row.trajectory_id == member.trajectory_id]
         if known.is_new(key_of(member)):
             yield arrived(rows, str(member.metadata.get("session", "")))
-    rewards = group.rewards
-    yield Judged(group_id=group.group_id, keys=own, verdict=STORED, group_rewards=rewards), None
+    is_untrained = any(known.is_untrained(key, since) for key in own)
+    yield (
+        Judged(
+            group_id=group.group_id,
+            keys=own,
+            verdict=STORED,
+            reason=UNTRAINED if is_untrained else "",
+            group_rewards=group.rewards,
+        ),
+        None,
+    )
 
 
-def lost_before(known: Known, *, kept: Collection[str]) -> Iterator[Said]:
-    """What a former buffer had, without a last word, and this one has not."""
-    lost: dict[str, list[str]] = {}
-    for name, key in known.waiting():
-        if key not in kept:
-            lost.setdefault(name, []).append(key)
-    for name, each in lost.items():
-        yield Judged(group_id=name, keys=tuple(each), verdict=Verdict.DROPPED, reason=LOST), None
+def lost_before(known: Known, *, kept: Collection[str], since: int | None = None) -> Iterator[Said]:
+    """What a former buffer had, without a last word, and this one has not.
+
+    With `since`, what was trained in that step or later, too: other trajectories take its place.
+    """
+    trained = [] if since is None else known.trained_since(since)
+    for reason, found in ((LOST, known.waiting()), (LOST_AT_RESUME, trained)):
+        lost: dict[str, list[str]] = {}
+        for name, key in found:
+            if key not in kept:
+                lost.setdefault(name, []).append(key)
+        for name, each in lost.items():
+            own = tuple(each)
+            yield Judged(group_id=name, keys=own, verdict=Verdict.DROPPED, reason=reason), None
 
 
 def without_conversations(event: Received) -> tuple[Received, list[Rows]]:

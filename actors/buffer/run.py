@@ -66,7 +66,9 @@ def _archived(context: ActorContext, core: Buffer, stack: ExitStack) -> Core:
         return core
     hand = ArchiveHand(Author.of(context.spec), config, keeps_index=True)
     stack.callback(hand.close)
-    return ArchivedBuffer(core, hand)
+    spec = context.spec
+    # Without a checkpoint it begins anew, also where a life before it trained something.
+    return ArchivedBuffer(core, hand, spec.resume_step or 0 if spec.incarnation == 0 else None)
 
 
 class FilterHand:

@@ -50,28 +50,33 @@ def group_page(run: OpenRun, name: str, number: int, links: Links) -> Facts:
         NotThere: the run has no such group.
     """
     archive = run.archive
-    query = Query(group_id=name, order_by="trajectory_id")
-    total = 0 if archive is None else archive.count(query)
-    if archive is None or not total:
+    query, lost = (
+        Query(group_id=name, is_lost=is_lost, order_by="trajectory_id") for is_lost in (False, True)
+    )
+    total, num_lost = (archive.count(each) if archive is not None else 0 for each in (query, lost))
+    if archive is None or not total + num_lost:
         raise NotThere(f"no trajectory of group {name!r} was kept")
+    if not total:
+        # None took the place of them.
+        query, total, num_lost = lost, num_lost, 0
     page = paging(number, BESIDE_MAX, total)
     entries = archive.select(query, limit=page.size, offset=page.offset)
     return {
         "group": name,
         "prompt": entries[0].prompt_id,
-        "step": entries[0].step,
-        "tiles": _group_tiles(entries, total),
+        "step": entries[0].step if entries[0].is_of_step else None,
+        "tiles": _group_tiles(entries, total, num_lost),
         "page": page,
         "pages": page_links(page, lambda n: links.group(run.name, name, n)),
         "members": [_member(archive, entry) for entry in entries],
     }
 
 
-def _group_tiles(entries: Sequence[Entry], total: int) -> list[Tile]:
+def _group_tiles(entries: Sequence[Entry], total: int, num_lost: int) -> list[Tile]:
     rewards = [entry.reward for entry in entries]
     ages = [entry.staleness for entry in entries if entry.staleness is not None]
     return [
-        Tile("members", f"{total:,}"),
+        Tile("members", f"{total:,}", f"and {num_lost:,} lost at a resume" if num_lost else ""),
         Tile("reward", f"{sum(rewards) / len(rewards):.3f}", "mean of those below"),
         Tile("staleness", f"{max(ages)}" if ages else "-", "versions, of the oldest"),
     ]

@@ -168,7 +168,8 @@ def _tiles(metrics: Mapping[str, float], *named: tuple[str, str]) -> list[Tile]:
 
 def group_row(archive: Archive, name: str) -> GroupRow:
     """One group with its members."""
-    members = archive.select(Query(group_id=name, order_by="trajectory_id"), limit=MEMBERS_MAX)
+    query = Query(group_id=name, is_lost=False, order_by="trajectory_id")
+    members = archive.select(query, limit=MEMBERS_MAX)
     ages = [each.staleness for each in members if each.staleness is not None]
     prompt = members[0].prompt_id if members else ""
     return GroupRow(name=name, prompt=prompt, members=members, staleness=max(ages, default=None))

@@ -19,6 +19,7 @@ from proc.runs import leftovers, wait_gone
 from proc.system.conftest import Launch
 from proc.system.harness import (
     GROUPS,
+    MEMBERS,
     RUN_S,
     Start,
     SystemRun,
@@ -30,6 +31,9 @@ from proc.system.harness import (
     milepost,
 )
 
+from milepost.actors.archive.audit import audit
+from milepost.actors.archive.query import Query
+from milepost.actors.archive.reader import Archive
 from milepost.launch.accounts import account_of
 from milepost.launch.commands.account import read_statistics
 
@@ -61,7 +65,17 @@ def run_to_the_end(start: Start, launch: Launch) -> SystemRun:
     ledger = check_balance(run, start.steps)
     assert ledger.num_trained == start.steps * GROUPS
     check_account(run)
+    check_archive(run)
     return run
+
+
+def check_archive(run: SystemRun) -> None:
+    """No batch has members of two lives, and what says so follows from the records."""
+    assert audit(run.folder).faults == []
+    with Archive.open(run.folder) as archive:
+        num_groups = {each.step: each.num_groups for each in archive.steps()}
+        assert num_groups.keys() <= set(range(run.num_steps))
+        assert max(num_groups.values()) <= GROUPS
 
 
 def check_account(run: SystemRun) -> None:
@@ -99,6 +113,26 @@ def test_an_asynchronous_run_goes_on_after_every_death(
     killed(run_up_to(4, start, launch), "rollout")
     run = run_to_the_end(start, launch)
     assert lrs(run) == lrs(unbroken)
+
+
+def test_what_was_trained_after_the_checkpoint_is_of_no_batch_any_more(
+    tmp_path: Path, checkpoint: Path, launch: Launch
+) -> None:
+    """There was none yet: step 0 is trained twice, and step 1 with what is sampled anew."""
+    words = ("--set", "run.checkpoint_every_steps=0")
+    start = Start(tmp_path, checkpoint, base="lookup_sync", steps=3, words=words)
+    run = run_up_to(2, start, launch)
+    # A trainer writes twice a second: it shall not die before it has said what it trained.
+    num_rows = 2 * GROUPS * MEMBERS
+    assert any(audit(run.folder).num_trained >= num_rows for _ in range(1000))
+    run.kill("trainer-0")
+    assert run.end() == 1, run.text
+    run = launch(replace(start, agent=HELD, options={"hold_from": 1_000_000}), resume=True)
+    assert run.end() == 0, run.text
+    assert run.run_facts["resumed_from"] == 0
+    check_archive(run)
+    with Archive.open(run.folder) as archive:
+        assert archive.count(Query(is_lost=True)), "step 1 of the first life"
 
 
 def test_a_synchronous_run_goes_on_after_every_stop(

@@ -6,14 +6,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from unit.archive.kit import author, row
+from unit.archive.kit import author, row, trained
 from unit.buffer.kit import Play, settings
 
 from milepost.actors.archive import hand as hands
 from milepost.actors.archive.audit import audit
 from milepost.actors.archive.hand import ArchiveHand
+from milepost.actors.archive.index import discard
 from milepost.actors.archive.layout import Verdict
 from milepost.actors.archive.reader import Archive, Query
+from milepost.actors.archive.writer import ArchiveWriter
 from milepost.actors.buffer.archivist import ArchivedBuffer
 from milepost.actors.buffer.core import Buffer
 from milepost.actors.buffer.groups import complete_group
@@ -40,15 +42,17 @@ class Archived(Play):
         folder: Path,
         stored: tuple[Any, ...] = (),
         config: ArchiveConfig = ArchiveConfig(),  # noqa: B008 - frozen
+        resumed_from: int | None = None,
         **fields: Any,
     ) -> None:
         self.folder, self.stored_before = folder, stored
+        self.resumed_from = resumed_from
         self.hand = ArchiveHand(author(folder), config, keeps_index=True)
         super().__init__(settings(**fields))
 
     def __post_init__(self) -> None:
         buffer = Buffer.of(self.given, Fates(), self.stored_before)
-        self.core: Any = ArchivedBuffer(buffer, self.hand)
+        self.core: Any = ArchivedBuffer(buffer, self.hand, self.resumed_from)
         self._asked = 0
         self.carry_out(self.core.start(0.0))
 
@@ -199,6 +203,72 @@ def test_a_buffer_that_comes_back_says_what_is_lost_and_archives_what_it_had_not
         "c.0": "stored",
         "c.1": "stored",
     }
+
+
+def _train(folder: Path, *groups: tuple[list[Trajectory], int]) -> None:
+    trainer = ArchiveWriter(author(folder, "trainer-0"))
+    for rows, step in groups:
+        rewards = tuple(each.reward for each in rows)
+        trainer.write([trained(each, step, rewards=rewards) for each in rows])
+    trainer.close()
+
+
+def test_a_resume_makes_the_steps_after_its_checkpoint_void(tmp_path: Path) -> None:
+    """Step 4 is kept. Of step 5 the journal has one group still, the other is sampled anew."""
+    first = Archived(tmp_path)
+    old = {name: first.group(name) for name in ("early", "again", "gone")}
+    _train(tmp_path, (old["early"], 4), (old["again"], 5), (old["gone"], 5))
+    first.hand.close(60.0)
+
+    again = complete_group("again", [(each,) for each in old["again"]])
+    second = Archived(tmp_path, (again,), resumed_from=5, groups_per_step=1)
+    rows = [row(f"gone.{at}", attempt=1000, reward=float(at)) for at in range(2)]
+    second.hear(GroupOpened(group_id="gone", prompt_id="p", size=2))
+    second.deliver(*rows)
+    assert second.words() == [
+        ("early.0", "stored", ""),
+        ("early.1", "stored", ""),
+        ("again.0", "stored", "untrained_at_resume"),
+        ("again.1", "stored", "untrained_at_resume"),
+        ("gone.0", "dropped", "lost_at_resume"),
+        ("gone.1", "dropped", "lost_at_resume"),
+        ("gone.0", "stored", ""),
+        ("gone.1", "stored", ""),
+    ]
+    with Archive.open(tmp_path) as archive:
+        assert [step.step for step in archive.steps()] == [4]
+        assert (archive.groups(5), archive.count(Query(step=5))) == ([], 0)
+
+    # Now this life trains step 5, and its buffer is started anew, which makes nothing void.
+    third = Archived(tmp_path, (again,), groups_per_step=1)
+    number = third.request(0)
+    assert third.batch(number).group_ids == ("again",)
+    _train(tmp_path, (rows, 5), (old["again"], 6))
+    third.hear(StepTrained(step=0, version=1, group_ids=("again",)), "trainer-0")
+    words = third.words()
+    discard(tmp_path)
+    assert third.words() == words, "it follows from the records"
+    assert [word[1:] for word in words[2:4]] == [("stored", "")] * 2
+    with Archive.open(tmp_path) as archive:
+        steps = [(each.step, each.num_groups, each.num_trajectories) for each in archive.steps()]
+        assert steps == [(4, 1, 2), (5, 1, 2), (6, 1, 2)]
+        assert archive.groups(5) == ["gone"]
+        found = archive.select(Query(step=5), limit=9)
+        assert {(each.trajectory_id, each.attempt) for each in found} == {
+            ("gone.0", 1000),
+            ("gone.1", 1000),
+        }
+        assert archive.count(Query(is_lost=True)) == 2
+
+
+def test_a_run_that_begins_again_keeps_no_step(tmp_path: Path) -> None:
+    """There was no checkpoint yet: all that was trained is lost."""
+    first = Archived(tmp_path)
+    rows = first.group("a")
+    _train(tmp_path, (rows, 0))
+    first.hand.close(60.0)
+    second = Archived(tmp_path, resumed_from=0)
+    assert [word[1:] for word in second.words()] == [("dropped", "lost_at_resume")] * 2
 
 
 def test_records_that_are_missed_are_reported_ever_more_rarely(

@@ -6,13 +6,17 @@ import shutil
 from pathlib import Path
 
 from unit.archive.kit import author, judged
-from unit.view.kit import Shelf, came, iter_clock
+from unit.view.kit import Shelf, came, iter_clock, trained
 
-from milepost.actors.archive.query import Query
+from milepost.actors.archive.layout import Verdict
+from milepost.actors.archive.query import LOST_AT_RESUME, Query
 from milepost.actors.archive.reader import Archive
 from milepost.actors.archive.writer import ArchiveWriter
 from milepost.configs.dump import dump_topology
 from milepost.configs.load import load_topology
+from milepost.launch.view.details import group_page
+from milepost.launch.view.links import Links
+from milepost.launch.view.lists import search_page, step_page
 from milepost.launch.view.runs import OpenRun, Runs
 
 
@@ -85,6 +89,48 @@ def test_another_run_in_the_place_of_one_is_shown_with_its_own_files(tmp_path: P
     assert record.success_name == "rollout/right"
     assert record.curve(record.success_name)
     runs.close()
+
+
+def test_members_of_two_lives_are_not_of_one_batch(tmp_path: Path) -> None:
+    """Step 2 was trained, lost at a resume, and trained again with what was sampled anew."""
+    shelf = Shelf(tmp_path / "runs").write()
+    buffer = ArchiveWriter(author(shelf.run), clock=iter_clock())
+    trainer = ArchiveWriter(author(shelf.run, "trainer-0"), clock=iter_clock())
+    old = [shelf.row(f"g0.{member}", 0, float(member)) for member in range(4)]
+    buffer.write([judged(*old, verdict=Verdict.DROPPED, reason=LOST_AT_RESUME)])
+    new = [shelf.row(f"g0.{member}", 0, 5.0, said="anew") for member in range(3)]
+    buffer.write([came(row) for row in new])
+    buffer.write([judged(*new)])
+    trainer.write([trained(row, 2) for row in new])
+    buffer.close()
+    trainer.close()
+    run, links = OpenRun(shelf.run, Archive.open), Links("/token")
+    (group,) = step_page(run, 2, 1, links)["groups"]
+    assert [member.reward for member in group.members] == [5.0] * 3
+    assert search_page(run, {"step": "2"}, links)["page"].total == 3
+    page = group_page(run, "g0", 1, links)
+    assert page["tiles"][:2] == [
+        ("members", "3", "and 4 lost at a resume"),
+        ("reward", "5.000", "mean of those below"),
+    ]
+    assert page["step"] == 2
+    lost = search_page(run, {"group": "g0", "verdict": "dropped"}, links)
+    assert {entry.reason for entry in lost["found"]} == {LOST_AT_RESUME}
+    run.close()
+
+
+def test_a_group_that_is_lost_as_a_whole_is_shown_without_a_step(tmp_path: Path) -> None:
+    """Else its page would lead to a batch that it is not in."""
+    shelf = Shelf(tmp_path / "runs").write()
+    buffer = ArchiveWriter(author(shelf.run), clock=iter_clock())
+    old = [shelf.row(f"g0.{member}", 0, float(member)) for member in range(4)]
+    buffer.write([judged(*old, verdict=Verdict.DROPPED, reason=LOST_AT_RESUME)])
+    buffer.close()
+    run, links = OpenRun(shelf.run, Archive.open), Links("/token")
+    page = group_page(run, "g0", 1, links)
+    assert (len(page["members"]), page["step"]) == (4, None)
+    assert step_page(run, 2, 1, links)["groups"] == []
+    run.close()
 
 
 def test_an_index_that_was_made_anew_replaces_the_one_that_is_open(tmp_path: Path) -> None:
