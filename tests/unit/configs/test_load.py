@@ -148,7 +148,7 @@ def test_a_distribution_that_no_session_takes_is_refused(override: str, told: st
     assert told in problem
     edges = {"temperature": 100.0, "top_p": 0.001, "min_p": 0.999}
     sampling = decode({**SMALLEST, "sampling": edges}).sampling
-    assert msgspec.convert(msgspec.to_builtins(sampling), SamplingParams)
+    assert msgspec.convert(msgspec.to_builtins(sampling), SamplingParams).temperature == 100.0
 
 
 NUMBERS = {
@@ -181,7 +181,9 @@ def test_a_number_that_the_trainer_computes_with_is_one_of_float32(key: str) -> 
 def test_every_number_of_the_trainer_and_the_loss_has_an_upper_bound() -> None:
     """Whoever adds one says how large it may be."""
     for table in (AlgorithmConfig, TrainerConfig, ScheduleConfig):
-        for field in msgspec.inspect.type_info(table).fields:
+        info = msgspec.inspect.type_info(table)
+        assert isinstance(info, msgspec.inspect.StructType)
+        for field in info.fields:
             if isinstance(field.type, msgspec.inspect.FloatType):
                 assert field.type.le is not None, f"{table.__name__}.{field.name}"
 

@@ -63,7 +63,12 @@ def test_the_time_between_two_lives_is_no_time_of_training(run_folder: Path) -> 
     path.write_text("".join(json.dumps(each) + "\n" for each in lines))
     with (run_folder / "events.jsonl").open("a") as file:
         for time in (999.0, 50_000.0, 87_412.1, 173_818.1, "soon"):
-            begun = {"time": time, "source": "supervisor", "kind": "begun", "values": {}}
+            begun: dict[str, object] = {
+                "time": time,
+                "source": "supervisor",
+                "kind": "begun",
+                "values": {},
+            }
             file.write(json.dumps(begun) + "\n")
     seconds = {done: wall_s for done, wall_s, _ in read_record(run_folder).curve("rollout/solved")}
     assert seconds[40] == pytest.approx(12.3)
@@ -160,3 +165,7 @@ def test_a_summary_that_is_none_is_said_to_be_damaged(run_folder: Path, text: st
     (run_folder / "summary.json").write_text(text)
     with pytest.raises(FileNotFoundError, match=r"summary\.json is damaged: "):
         read_record(run_folder)
+
+
+def _event(kind: str, time: object) -> str:
+    return json.dumps({"time": time, "source": "supervisor", "kind": kind, "values": {}})

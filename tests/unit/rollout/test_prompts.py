@@ -170,7 +170,7 @@ def not_prompts(split: str, seed: int, options: dict[str, Any]) -> list[object]:
 
 
 PARTED: list[dict[str, Any]] = [
-    {"role": "user", "content": [{"type": "text", "text": text} for text in ("hel", "lo")]}
+    {"role": "user", "content": [{"type": "text", "text": text} for text in "hello"]}
 ]
 
 

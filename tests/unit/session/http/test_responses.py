@@ -29,7 +29,7 @@ class Client:
 
     def __init__(self, game: Play) -> None:
         self._game = game
-        self._replay = Replay({})
+        self._replay = Replay()
         self._number = 0
 
     def turn(self, items: Items, text: str) -> Items:
@@ -51,7 +51,7 @@ class Client:
 def read(items: Items) -> list[dict[str, Any]]:
     """The conversation that items stand for."""
     record = record_maker(SessionConfig())(("user", "tool"))
-    reading = Reading(Session(spec("g.0"), record, "rollout", 0.0), Replay({}), {})
+    reading = Reading(Session(spec("g.0"), record, "rollout", 0.0), Replay(), {})
     return Responses().read(Fields(json.dumps({"input": items}).encode()), reading).messages
 
 
