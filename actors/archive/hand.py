@@ -6,24 +6,24 @@ not written, which is counted and named (`Missed`) as soon as something can be w
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final
 
 from milepost.actors.archive.author import Author
 from milepost.actors.archive.index import Index, IndexLocked, Written, text_of
 from milepost.actors.archive.layout import (
-    MISSED_NAMES_MAX,
     Arrived,
     ArrivedBody,
     Head,
-    Missed,
     read_conversation,
 )
+from milepost.actors.archive.orders import Known, Missing, Order
 from milepost.actors.archive.schema import is_damage
 from milepost.actors.archive.writer import ArchiveWriter, Landed, Said, names_of
 
@@ -34,6 +34,8 @@ ORDERS_AT_ONCE: Final = 256
 SLACK: Final = 16
 LINGER_S: Final = 0.5
 """How long the first order waits for others; a process that is killed loses what waited."""
+OPEN_S: Final = 10.0
+"""How long a process waits for its first record, before it takes part in the run without one."""
 CLOSE_S: Final = 3.0
 """What is still waiting at the end of the process gets this long."""
 INDEX_TRIES: Final = 40
@@ -43,73 +45,6 @@ INDEX_AGAIN_ORDERS: Final = 64
 STOPPED: Final = "archive.bytes_max is reached, and archive.full is `stop`"
 DIED: Final = "the thread that writes the archive died, the log of its process says why"
 BEHIND: Final = "archive.waiting_bytes_max is reached: the disk is slower than the run"
-
-
-class Known:
-    """What has been written already, for orders that must not say it twice."""
-
-    def __init__(self, index: Index | None) -> None:
-        self.index = index
-        self._fresh: set[str] = set()
-
-    def is_new(self, key: str) -> bool:
-        """True once for each trajectory."""
-        if key in self._fresh or (self.index is not None and self.index.knows(key)):
-            return False
-        self._fresh.add(key)
-        return True
-
-    def waiting(self) -> list[tuple[str, str]]:
-        """(group, key) of all that have no last word."""
-        return self.index.waiting() if self.index is not None else []
-
-    def trained_since(self, step: int) -> list[tuple[str, str]]:
-        """(group, key) of all that were trained in this step or later, as far as is known."""
-        return self.index.trained_since(step) if self.index is not None else []
-
-    def is_untrained(self, key: str, since: int | None) -> bool:
-        """As in `Index`."""
-        return self.index is not None and self.index.is_untrained(key, since)
-
-
-@dataclass(slots=True)
-class Missing:
-    """What was not written since the last record that was."""
-
-    count: int = 0
-    reason: str = ""
-    names: list[str] = field(default_factory=list)
-
-    def add(self, count: int, names: Iterable[str], reason: str) -> None:
-        """These were not."""
-        self.count += count
-        self.reason = reason
-        self.names += names
-        del self.names[MISSED_NAMES_MAX:]
-
-    def told(self) -> list[Said]:
-        """The record that says so; none when there is nothing to say."""
-        if not self.count:
-            return []
-        return [(Missed(count=self.count, reason=self.reason, names=tuple(self.names)), None)]
-
-
-Make: TypeAlias = Callable[[Known], Iterable[Said]]
-
-
-@dataclass(frozen=True, slots=True)
-class Order:
-    """Something to be written.
-
-    Attributes:
-        make: makes the records, on the thread.
-        num_bytes: that it keeps in memory until then.
-        names: of the trajectories or groups it speaks of.
-    """
-
-    make: Make
-    num_bytes: int
-    names: tuple[str, ...]
 
 
 @dataclass(slots=True)
@@ -148,6 +83,8 @@ class ArchiveHand:
     """What found no room; the thread has not written that down yet."""
     _closing: threading.Event = field(default_factory=threading.Event)
     _changed: threading.Condition = field(default_factory=threading.Condition)
+    _tried: threading.Event = field(default_factory=threading.Event)
+    """The first file is begun, or could not be."""
     _thread: threading.Thread = field(init=False)
     _writer: ArchiveWriter | None = None
     _index: Index | None = None
@@ -161,6 +98,16 @@ class ArchiveHand:
         self._thread.start()
 
     # ---- the event loop's side -----------------------------------------------------------
+
+    async def begin(self, deadline_s: float = OPEN_S) -> None:
+        """Wait until the files tell that this process lived, or that cannot be written.
+
+        Before it, a process that is killed leaves no trace here, and whatever it did meanwhile
+        looks as if its records had been taken away.
+        """
+        if not await asyncio.to_thread(self._tried.wait, deadline_s):
+            told = f"archive: its first record was not written within {deadline_s} s"
+            sys.stderr.write(f"{told}, it goes on without\n")
 
     def put(self, order: Order) -> None:
         """Have this written some time soon; never blocks, never fails."""
@@ -201,6 +148,13 @@ class ArchiveHand:
     def _run(self) -> None:
         orders: list[Order] = []
         try:
+            try:
+                self._open()
+            except OSError as error:
+                # Tried again with the first order, and counted then.
+                sys.stderr.write(f"archive: no file could be begun: {error}\n")
+            finally:
+                self._tried.set()
             while orders := self._take():
                 self._write(orders)
         finally:
@@ -248,8 +202,7 @@ class ArchiveHand:
 
     def _write(self, orders: list[Order]) -> None:
         try:
-            if self._writer is None:
-                self._writer = ArchiveWriter(self.author)
+            writer = self._open()
         except OSError as error:
             names = [name for order in orders for name in order.names]
             with self._changed:
@@ -262,7 +215,18 @@ class ArchiveHand:
             self._lose_index(error)
             said = self._made(orders)
         if said:
-            self._say(self._writer, said)
+            self._say(writer, said)
+
+    def _open(self) -> ArchiveWriter:
+        """The files; begun where they are not.
+
+        Raises:
+            OSError: no file can be made.
+        """
+        if self._writer is None:
+            self._writer = ArchiveWriter(self.author)
+            self._count(self._writer)
+        return self._writer
 
     def _made(self, orders: list[Order]) -> list[Said]:
         known = Known(self._index)
@@ -286,6 +250,9 @@ class ArchiveHand:
                 self._missing.add(later.count, later.names, later.reason or self.state.reason)
         else:
             self._keep_bound(writer)
+        self._count(writer)
+
+    def _count(self, writer: ArchiveWriter) -> None:
         with self._changed:
             self.state.records, self.state.num_bytes = writer.sequence, writer.num_bytes
             self.state.head = writer.digest.hex()

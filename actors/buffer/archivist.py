@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 import msgspec
 
-from milepost.actors.archive.hand import Order
 from milepost.actors.archive.layout import Judged, Verdict, arrived, key_of
+from milepost.actors.archive.orders import Order
 from milepost.actors.archive.query import LOST_AT_RESUME, UNTRAINED
 from milepost.actors.buffer.marks import Gone
 from milepost.actors.buffer.work import WriteMarks
@@ -25,7 +25,8 @@ from milepost.messages.rollout import GroupDropped, GroupsStored, GroupStored, G
 from milepost.messages.supervisor import EventReported
 
 if TYPE_CHECKING:
-    from milepost.actors.archive.hand import ArchiveHand, Known
+    from milepost.actors.archive.hand import ArchiveHand
+    from milepost.actors.archive.orders import Known
     from milepost.actors.archive.writer import Said
     from milepost.actors.buffer.core import Buffer
     from milepost.actors.buffer.groups import StoredGroup

@@ -37,7 +37,7 @@ async def run(context: ActorContext) -> None:
         stack.callback(judge.close)
         if not settings.journal:
             fates = Fates(settings.checkpoints_named, version=context.spec.resume_step or 0)
-            core = _archived(context, Buffer.of(settings, fates, ()), stack)
+            core = await _archived(context, Buffer.of(settings, fates, ()), stack)
             await context.serve(core, facts={"groups": 0}, perform=judge.perform)
             return
         folder = context.run_folder / "journal"
@@ -53,19 +53,20 @@ async def run(context: ActorContext) -> None:
         groups: list[StoredGroup] = journal.recover(settings.groups_max)
         buffer = Buffer.of(settings, deepcopy(journal.fates), groups)
         await context.serve(
-            _archived(context, buffer, stack),
+            await _archived(context, buffer, stack),
             facts={"groups": len(groups)},
             perform=perform,
         )
 
 
-def _archived(context: ActorContext, core: Buffer, stack: ExitStack) -> Core:
+async def _archived(context: ActorContext, core: Buffer, stack: ExitStack) -> Core:
     """The core, watched by whoever writes the archive, if the run has one."""
     config = context.topology.archive
     if not config.enabled:
         return core
     hand = ArchiveHand(Author.of(context.spec), config, keeps_index=True)
     stack.callback(hand.close)
+    await hand.begin()
     spec = context.spec
     # Without a checkpoint it begins anew, also where a life before it trained something.
     return ArchivedBuffer(core, hand, spec.resume_step or 0 if spec.incarnation == 0 else None)

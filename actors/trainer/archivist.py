@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from milepost.actors.archive.hand import ArchiveHand, Known, Order
+from milepost.actors.archive.hand import ArchiveHand
 from milepost.actors.archive.layout import Refused, Trained, TrainedBody, key_of
+from milepost.actors.archive.orders import Known, Order
 from milepost.actors.arrays import to_bulk
 from milepost.actors.trainer.door import faults, trained_versions
 from milepost.actors.trainer.losses.advantages import member_advantage

@@ -17,8 +17,9 @@ from pathlib import Path
 import pytest
 from unit.archive.kit import author, came, judged, row, trained
 
-from milepost.actors.archive.hand import ArchiveHand, Known, Order
+from milepost.actors.archive.hand import ArchiveHand
 from milepost.actors.archive.layout import key_of
+from milepost.actors.archive.orders import Known, Order
 from milepost.actors.archive.writer import ArchiveWriter, Said
 from milepost.configs.run import ArchiveConfig
 from milepost.messages.trajectory import Trajectory

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import signal
 import sqlite3
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import closing
@@ -10,15 +14,17 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import msgspec
 import pytest
 from unit.archive.kit import author, came, row
 
 from milepost.actors.archive import hand as hands
 from milepost.actors.archive import schema
 from milepost.actors.archive.audit import audit
-from milepost.actors.archive.hand import ArchiveHand, Known, Order
+from milepost.actors.archive.hand import ArchiveHand
 from milepost.actors.archive.index import Index
 from milepost.actors.archive.layout import Missed
+from milepost.actors.archive.orders import Known, Missing, Order
 from milepost.actors.archive.reader import Archive, Query
 from milepost.actors.archive.segments import segments_of
 from milepost.actors.archive.writer import ArchiveWriter, Said
@@ -61,6 +67,60 @@ def test_everything_ordered_is_written_by_the_end_in_order(tmp_path: Path) -> No
     assert hand.state.records == 51
     assert (hand.state.missed, hand.state.waiting, hand.state.index) == (0, 0, "")
     assert audit(tmp_path).faults == []
+
+
+KILLED = """
+import asyncio, os, signal
+from unit.archive.kit import author, row
+from unit.archive.test_hand import config, order
+from pathlib import Path
+from milepost.actors.archive import hand as hands
+hands.LINGER_S = 600.0
+hand = hands.ArchiveHand(author(Path({folder!r})), config(), keeps_index=True)
+asyncio.run(hand.begin())
+hand.put(order("g0.0"))
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_process_that_is_killed_before_its_first_order_is_written_was_there(
+    tmp_path: Path,
+) -> None:
+    """What it had taken in comes from the journal later, and nobody took a conversation away."""
+    ArchiveHand(author(tmp_path), config(), keeps_index=True).close(60.0)
+    script = KILLED.format(folder=str(tmp_path))
+    ended = subprocess.run([sys.executable, "-c", script], check=False, timeout=60.0)
+    assert ended.returncode == -signal.SIGKILL
+    hand = ArchiveHand(author(tmp_path, incarnation=1), config(), keeps_index=True)
+    bare = msgspec.structs.replace(row("g0.0"), conversation=None)
+    hand.put(Order(lambda _: [came(bare)], 100, ("g0.0",)))
+    hand.close(60.0)
+    report = audit(tmp_path)
+    assert report.faults == []
+    assert "1 rows are without the conversation" in str(report.notes)
+
+
+def test_a_process_goes_on_where_its_first_record_cannot_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A disk that refuses is no news to wait for, one that hangs is waited for until a deadline."""
+    gate = threading.Event()
+
+    def begins(*_: object) -> None:
+        assert gate.wait(60.0)
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(ArchiveWriter, "_begin", begins)
+    hand = ArchiveHand(author(tmp_path), config())
+    asyncio.run(hand.begin(0.01))
+    assert "its first record was not written within 0.01 s" in capsys.readouterr().err
+    gate.set()
+    asyncio.run(hand.begin(60.0))
+    assert "no file could be begun: [Errno 28]" in capsys.readouterr().err
+    monkeypatch.undo()
+    hand.put(order("g0.0"))
+    hand.close(60.0)
+    assert (hand.state.missed, audit(tmp_path).faults) == (0, [])
 
 
 def test_what_finds_no_room_is_counted_and_named_and_the_rest_goes_on(tmp_path: Path) -> None:
@@ -139,7 +199,7 @@ def _large(name: str, number: int) -> Order:
 
 def test_a_missed_record_is_named_up_to_a_bound() -> None:
     """A disk that is full for days must not fill memory with names."""
-    missing = hands.Missing()
+    missing = Missing()
     for number in range(1000):
         missing.add(1, [f"g{number}.0"], "full")
     ((head, _),) = missing.told()

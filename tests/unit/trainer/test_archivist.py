@@ -26,8 +26,9 @@ from unit.trainer.play import PLAN
 
 from milepost.actors.archive import hand as hands
 from milepost.actors.archive.chain import Chain
-from milepost.actors.archive.hand import ArchiveHand, Known, Order
+from milepost.actors.archive.hand import ArchiveHand
 from milepost.actors.archive.layout import Head, Record, Refused, Trained, key_of, read_trained
+from milepost.actors.archive.orders import Known, Order
 from milepost.actors.arrays import to_bulk
 from milepost.actors.routes import RoutesShape
 from milepost.actors.trainer.archivist import ArchivedTrainer, TrainerArchivist
