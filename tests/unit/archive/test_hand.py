@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import sqlite3
 import subprocess
@@ -89,7 +90,8 @@ def test_a_process_that_is_killed_before_its_first_order_is_written_was_there(
     """What it had taken in comes from the journal later, and nobody took a conversation away."""
     ArchiveHand(author(tmp_path), config(), keeps_index=True).close(60.0)
     script = KILLED.format(folder=str(tmp_path))
-    ended = subprocess.run([sys.executable, "-c", script], check=False, timeout=60.0)
+    found = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
+    ended = subprocess.run([sys.executable, "-c", script], env=found, check=False, timeout=60.0)
     assert ended.returncode == -signal.SIGKILL
     hand = ArchiveHand(author(tmp_path, incarnation=1), config(), keeps_index=True)
     bare = msgspec.structs.replace(row("g0.0"), conversation=None)
