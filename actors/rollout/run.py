@@ -7,11 +7,9 @@ from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import msgspec
-
 from milepost.actors.context import ActorContext
 from milepost.actors.effects import Work
-from milepost.actors.journal import JournalFile, read_records, replace_file
+from milepost.actors.journal import JournalFile, replace_file
 from milepost.actors.rollout.bookkeeping import CompactJournal, WriteRecords
 from milepost.actors.rollout.conversations import ConversationRollout
 from milepost.actors.rollout.core import Rollout
@@ -19,7 +17,8 @@ from milepost.actors.rollout.cursor import PromptOrder
 from milepost.actors.rollout.ledger import Ledger
 from milepost.actors.rollout.prompts import load_train_prompts
 from milepost.actors.rollout.promptset import PromptSet, hold_to
-from milepost.actors.rollout.records import Record, decode_record, encode_record
+from milepost.actors.rollout.records import encode_record
+from milepost.actors.rollout.resuming import recover, resume
 from milepost.actors.rollout.settings import RolloutSettings
 from milepost.configs.spec import ActorSpec
 
@@ -71,66 +70,6 @@ def make_core(
     """The core in the state that the ledger tells."""
     kind = ConversationRollout if spec.topology.algorithm.estimator == "sft" else Rollout
     return kind.of(settings, order, ledger)
-
-
-def recover(path: Path, checkpoints_named: int) -> Ledger:
-    """The ledger as its journal tells it; empty when there is none.
-
-    Raises:
-        JournalDamaged: see `read_records`.
-    """
-    ledger = Ledger(checkpoints_named=checkpoints_named)
-    for payload in read_records(path):
-        ledger.apply(decode_record(payload))
-    ledger.validate()
-    return ledger
-
-
-class LedgerBehind(RuntimeError):
-    """The journal does not know what the checkpoint takes it to know."""
-
-
-class LedgerAhead(RuntimeError):
-    """The journal forgot the names of groups that were trained after the checkpoint."""
-
-
-class _Meta(msgspec.Struct, frozen=True):
-    """What matters here of the trainer's meta.json."""
-
-    trained_group_ids: tuple[str, ...]
-    trained_before: int = 0
-
-
-def resume(ledger: Ledger, run_folder: Path, step: int) -> list[Record]:
-    """Have the ledger go on from the trainer's checkpoint of `step`; 0: from the start.
-
-    Returns the records that were applied, to be written down.
-
-    Raises:
-        FileNotFoundError: there is no such checkpoint.
-        LedgerBehind: names of trained groups are neither in the checkpoint nor in the journal.
-        LedgerAhead: groups count as trained that the checkpoint's weights never saw.
-    """
-    if step == 0:
-        return ledger.resume(0, ())
-    path = run_folder / "checkpoints" / f"step_{step:06d}" / "meta.json"
-    meta = msgspec.json.decode(path.read_bytes(), type=_Meta)
-    records = ledger.resume(step, meta.trained_group_ids)
-    trained = meta.trained_before + len(meta.trained_group_ids)
-    if ledger.num_trained < trained:
-        raise LedgerBehind(
-            f"{path} counts {trained} trained groups, {run_folder}/journal/rollout knows of "
-            f"{ledger.num_trained}: its journal was lost or is of another run, and going on would "
-            f"train those groups again; put it back, or start a fresh run from the checkpoint's hf"
-        )
-    if ledger.num_trained > trained:
-        raise LedgerAhead(
-            f"{path} counts {trained} trained groups, {run_folder}/journal/rollout knows of "
-            f"{ledger.num_trained}, and not by name any more: the run had newer checkpoints, and "
-            f"going on from this one would skip what was trained after it; put the newer one back, "
-            f"remove all checkpoints to begin again, or start a fresh run from this one's hf"
-        )
-    return records
 
 
 class JournalHand:

@@ -35,6 +35,7 @@ from milepost.supervisor.checks.learning import (
     optimizer_can_step,
     sampling_is_recomputable,
 )
+from milepost.supervisor.checks.ledger import ledger_fits
 from milepost.supervisor.checks.limits import (
     devices_are_named,
     leases_outlast_episodes,
@@ -124,6 +125,7 @@ CHECKS: Final = (
     Check("Prometheus finds its port and its key", FILES, exporter_can_start),
     Check("the run folder is new, or this is a resume", FILES, folder_is_ready),
     Check("a resumed run goes on as the run that it was", FILES, resume_goes_on),
+    Check("a resumed run's ledger tells of what its checkpoint learned", FILES, ledger_fits),
     Check("the starting checkpoint is complete and of a known kind", FILES, checkpoint_is_complete),
     Check("its tensors are those that its config.json describes", FILES, tensors_fit),
     Check("the model has the routes that are to be replayed", FILES, model_has_routes),

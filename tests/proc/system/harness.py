@@ -18,7 +18,7 @@ import psutil
 from proc.runs import TESTS, Running
 
 from milepost.actors.rollout.ledger import Ledger
-from milepost.actors.rollout.run import recover
+from milepost.actors.rollout.resuming import recover
 from milepost.configs.metrics import METRICS
 
 RUN_S: Final = 200.0

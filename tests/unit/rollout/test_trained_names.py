@@ -20,7 +20,7 @@ from milepost.actors.rollout.records import (
     decode_record,
     encode_record,
 )
-from milepost.actors.rollout.run import LedgerAhead, LedgerBehind, resume
+from milepost.actors.rollout.resuming import LedgerAhead, LedgerBehind, resume
 from milepost.messages.rollout import GroupsTrained, StoreRecovered
 from milepost.messages.trainer import LedgerWritten
 
