@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from math import prod
 from typing import Any, Final
 
@@ -18,6 +19,9 @@ from milepost.messages.supervisor import TrafficCopy
 VALUES_MAX: Final = 8
 """Of an array, in a line of text."""
 VALUE_CHARACTERS_MAX: Final = 300
+DEPTH_MAX: Final = 100
+"""Of tables in tables; no message has as many, but an agent may report what it likes."""
+DEEPER: Final = f"(deeper than {DEPTH_MAX} levels)"
 FORMATS: Final = {
     "bool": "?",
     "uint8": "B",
@@ -35,7 +39,8 @@ class NotCopied(LookupError):
     """It lies in a part of an array that the tap did not copy, or may lie there."""
 
 
-class Array(Struct, frozen=True):
+@dataclass(frozen=True, slots=True, eq=False)
+class Array:
     """An array of a message: what it is, and its first values."""
 
     dtype: str
@@ -79,6 +84,28 @@ class Array(Struct, frozen=True):
         if len(self.first) < self._size:
             raise self._not_copied()
         return False
+
+    def __eq__(self, other: object) -> bool:
+        """Whether it has these values, the dimensions taken as one; or is the same array.
+
+        Raises:
+            NotCopied: as many, and those that the tap copied are the same; there are others.
+        """
+        match other:
+            case Array():
+                mine, others = (self.dtype, self.shape), (other.dtype, other.shape)
+                return mine == others and self.first == other.first
+            case list():
+                num_known = len(self.first)
+                if len(other) != self._size or other[:num_known] != self.first:
+                    return False
+                if num_known < self._size:
+                    raise self._not_copied()
+                return True
+            case _:
+                return NotImplemented
+
+    __hash__ = None  # type: ignore[assignment]
 
     @property
     def _size(self) -> int:
@@ -168,14 +195,16 @@ def _fields(copy: TrafficCopy) -> dict[str, Any] | None:
     return _with_arrays(body, copy.buffers) if isinstance(body, dict) else None
 
 
-def _with_arrays(value: Any, buffers: Sequence[bytes]) -> Any:
+def _with_arrays(value: Any, buffers: Sequence[bytes], depth: int = 0) -> Any:
+    if depth == DEPTH_MAX and isinstance(value, dict | list):
+        return DEEPER
     match value:
         case {"dtype": str(dtype), "shape": list(shape)} if _is_array(dtype, shape):
             return Array(dtype, shape, _first(dtype, shape, _bytes(value, buffers)))
         case dict():
-            return {key: _with_arrays(each, buffers) for key, each in value.items()}
+            return {key: _with_arrays(each, buffers, depth + 1) for key, each in value.items()}
         case list():
-            return [_with_arrays(each, buffers) for each in value]
+            return [_with_arrays(each, buffers, depth + 1) for each in value]
         case _:
             return value
 

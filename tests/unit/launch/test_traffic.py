@@ -91,12 +91,17 @@ CUT = {"ids": Array("int32", [90], list(range(64))), "whole": Array("int32", [2]
         ("not 63 not in ids", True),
         ("whole[-1] == 6 and 7 not in whole and not 7 in whole", True),
         ("whole[2] == 7", False),
+        ("whole == [5, 6] and [5, 6] == whole and not whole == [5] and whole != [6, 5]", True),
+        ("whole == whole and whole != ids and whole != 5", True),
+        (f"ids == {[0] * 90}", False),
         ("ids[90] == 0", False),
         # beyond what a tap copied; the rest of a condition may still decide
         ("ids[-1] == 63", None),
         ("ids[64] == 64", None),
         ("ids[64] != 64", None),
         ("0 <= ids[64] < 99", None),
+        (f"ids == {list(range(90))}", None),
+        (f"ids != {list(range(90))}", None),
         ("64 in ids", None),
         ("64 not in ids", None),
         ("(64 in ids) == false", None),
@@ -146,7 +151,18 @@ def test_what_only_looks_like_an_array_stays_what_it_is(shape: list[Any]) -> Non
     assert seen.fields == {"x": value}
 
 
-def test_a_tap_says_once_for_for_each_type_why_nothing_is_shown(
+def test_data_of_a_thousand_levels_is_shown_down_to_a_bound() -> None:
+    """An agent reports what it likes, and whoever looks on must not fall over it."""
+    deep: Any = 1
+    for _ in range(250):  # the most that is packed here; others may pack more
+        deep = {"a": [deep]}
+    copy = copy_of(example(Generate))
+    seen = read_copy("a-0", TrafficCopy(**{**copy_fields(copy), "body": pack({"x": deep})}))
+    assert seen.decoded_lines({})[0].count("a: [") == (100 - 1) // 2
+    assert "(deeper than 100 levels)" in str(seen.as_json({}, decode=True)["fields"])
+
+
+def test_a_tap_says_once_for_each_type_why_nothing_is_shown(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """Whoever waits for a message must be able to tell a misspelling from silence."""
