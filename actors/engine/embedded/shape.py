@@ -218,6 +218,13 @@ def _rope(config: dict[str, Any]) -> RopeShape:
 
 def _rope_of(config: dict[str, Any], rope: dict[str, Any]) -> RopeShape:
     """As one of the tables says it; what it leaves out stands beside it, or is the default."""
+    nested = [name for name, value in rope.items() if isinstance(value, dict)]
+    if nested:
+        raise UnsupportedModelError(
+            f"rope tables of their own for {', '.join(nested)} are not computed, only one for all"
+        )
+    if None in (rope.get("rope_theta", 0), config.get("rope_theta", 0)):
+        raise SettingsDamaged("rope_theta is null: give a number, or leave it out")
     kind = rope.get("rope_type") or rope.get("type") or "default"
     if kind not in ROPE_TYPES:
         raise UnsupportedModelError(f"rope type {kind!r} is not one of {', '.join(ROPE_TYPES)}")

@@ -158,6 +158,10 @@ def test_a_checkpoint_holds_exactly_the_names_of_the_manifest(
         ({"hidden_act": "gelu"}, "hidden_act = 'gelu' is not computed"),
         ({"rope_scaling": {"type": "dynamic", "factor": 2.0}}, "rope type 'dynamic' is not one of"),
         ({"rope_parameters": {"rope_type": "yarn", "mscale": 1.0}}, "yarn with mscale"),
+        (
+            {"rope_parameters": {"full_attention": DEFAULT, "sliding_attention": DEFAULT}},
+            "rope tables of their own for full_attention, sliding_attention",
+        ),
         ({"rope_scaling": {"rope_type": "yarn", "factor": None}}, "rope type 'yarn' has no factor"),
     ],
 )
@@ -174,6 +178,8 @@ def test_what_is_not_computed_exactly_is_refused_by_name(
     ("changes", "reason"),
     [
         ({"rope_parameters": {"partial_rotary_factor": 0.5}}, "partial_rotary_factor is 0.5"),
+        ({"rope_parameters": {**DEFAULT, "rope_theta": None}}, "rope_theta is null: give a number"),
+        ({"rope_theta": None, "rope_parameters": DEFAULT}, "rope_theta is null"),
         ({"partial_rotary_factor": 0.5}, "partial_rotary_factor is 0.5, and qwen3 turns whole"),
         (
             {"rope_parameters": DEFAULT, "rope_scaling": {**STRETCHED, "type": "yarn"}},
