@@ -1,4 +1,4 @@
-"""What a run of ten actors without torch costs to start, to keep and to stop.
+"""What a run of ten actors without torch costs to start, to keep and to stop; and a first word.
 
     pytest tests/bench/bench_start.py -s
 
@@ -9,6 +9,7 @@ Memory is the proportional set size: shared pages count once over all processes.
 
 from __future__ import annotations
 
+import os
 import signal
 import statistics
 import subprocess
@@ -22,6 +23,8 @@ from proc.runs import custom, leftovers, running, topology
 TEN = custom("idle", "idle", replicas=10)
 ROUNDS = 3
 PSS_MIB_MAX = 40.0
+HELP = "from milepost.launch.cli import main; main(['--help'])"
+HELP_S_MAX = 0.5
 FLOOR = "import asyncio, msgpack, msgspec, uvloop, zmq.asyncio; print('here', flush=True); input()"
 
 
@@ -86,3 +89,23 @@ def test_ten_actors(tmp_path: Path) -> None:
         f"eleven bare processes {floor:.2f} s | start x{start / floor:.2f}"
     )
     assert max(sizes) <= PSS_MIB_MAX
+
+
+def processor_s(script: str) -> float:
+    """Processor time of an interpreter that runs this, the least of several times."""
+
+    def once() -> float:
+        before = os.times()
+        subprocess.run([sys.executable, "-P", "-c", script], stdout=subprocess.DEVNULL, check=False)
+        after = os.times()
+        spent_s = after.children_user + after.children_system
+        return spent_s - before.children_user - before.children_system
+
+    return min(once() for _ in range(ROUNDS))
+
+
+def test_help() -> None:
+    """The command line answers in a small part of a second, as an interpreter that does nothing."""
+    ours, floor = processor_s(HELP), processor_s("")
+    print(f"milepost --help {ours:.2f} s (<= {HELP_S_MAX}) | python {floor:.2f} s", end=" ")
+    print(f"| x{ours / floor:.1f}")

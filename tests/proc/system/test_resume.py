@@ -150,7 +150,7 @@ def test_a_synchronous_run_goes_on_after_every_stop(
     run.signal(signal.SIGINT)
     assert run.end() == 1, run.text
     assert run.summary["status"] == "stopped"
-    assert run.summary["ended_at"] - again_s < 3.0, "the report, written after it, is no part of it"
+    assert run.summary["ended_at"] - again_s < 8.0, "nothing is waited for; a drain takes 10 s"
 
     run = run_up_to(5, replace(start, words=("--set", "run.checkpoint_every_steps=0")), launch)
     asked_s = time.time()

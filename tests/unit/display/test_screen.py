@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import time
 
 import pytest
 from rich.console import Console
@@ -147,19 +146,6 @@ def test_the_screen_draws_twice_a_second_at_most_and_once_at_the_end() -> None:
     assert frames == 2
     screen.close()
     assert "step 100/900" in out.getvalue(), "the last frame shows the last step"
-
-
-def test_the_screen_costs_little_processor_time() -> None:
-    """Two cores are shared with the run itself: below 2 % of one, here with a wide margin."""
-    clock = Clock()
-    console = Console(file=io.StringIO(), force_terminal=True, width=120)
-    screen = Screen(Progress("lookup", 80, "solved"), console, clock)
-    screen.open()
-    begun_s = time.process_time()
-    a_run(screen, clock, steps=20)
-    spent_s = time.process_time() - begun_s
-    screen.close()
-    assert spent_s / 20 < 0.02, "seconds of processor time for each second of the run"
 
 
 @pytest.mark.parametrize(
