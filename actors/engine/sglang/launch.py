@@ -24,6 +24,9 @@ CONTEXT_MARGIN: Final = 8
 """Tokens by which the server's context is longer, so that ours can be used to its last token."""
 CPU_OPTIONS: Final[dict[str, Any]] = {
     "attention-backend": "torch_native",
+    # Its own guess keeps back what graphs of a GPU would need, which is more than all the memory of
+    # a small machine; the cache itself is bounded in tokens.
+    "mem-fraction-static": 0.9,
     "sampling-backend": "pytorch",
 }
 CPU_ENVIRONMENT: Final = {"SGLANG_USE_CPU_ENGINE": "1", "TORCHDYNAMO_DISABLE": "1"}
