@@ -24,11 +24,24 @@ def recover(path: Path, checkpoints_named: int) -> Ledger:
     return ledger
 
 
-class LedgerBehind(RuntimeError):
+class LedgerMismatch(RuntimeError):
+    """The journal and the checkpoint tell of different training.
+
+    Args:
+        what: is wrong, with both counts.
+        remedy: what a person can do.
+    """
+
+    def __init__(self, what: str, remedy: str) -> None:
+        super().__init__(f"{what}; {remedy}")
+        self.what, self.remedy = what, remedy
+
+
+class LedgerBehind(LedgerMismatch):
     """The journal does not know what the checkpoint takes it to know."""
 
 
-class LedgerAhead(RuntimeError):
+class LedgerAhead(LedgerMismatch):
     """The journal forgot the names of groups that were trained after the checkpoint."""
 
 
@@ -59,13 +72,15 @@ def resume(ledger: Ledger, run_folder: Path, step: int) -> list[Record]:
         raise LedgerBehind(
             f"{path} counts {trained} trained groups, {run_folder}/journal/rollout knows of "
             f"{ledger.num_trained}: its journal was lost or is of another run, and going on would "
-            f"train those groups again; put it back, or start a fresh run from the checkpoint's hf"
+            "train those groups again",
+            "put it back, or start a fresh run from the checkpoint's hf",
         )
     if ledger.num_trained > trained:
         raise LedgerAhead(
             f"{path} counts {trained} trained groups, {run_folder}/journal/rollout knows of "
             f"{ledger.num_trained}, and not by name any more: the run had newer checkpoints, and "
-            f"going on from this one would skip what was trained after it; put the newer one back, "
-            f"remove all checkpoints to begin again, or start a fresh run from this one's hf"
+            "going on from this one would skip what was trained after it",
+            "put the newer one back, remove all checkpoints to begin again, or start a fresh run "
+            "from this one's hf",
         )
     return records

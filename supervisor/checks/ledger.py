@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import msgspec
 
 from milepost.actors.journal import JournalDamaged
-from milepost.actors.rollout.resuming import LedgerAhead, LedgerBehind, recover, resume
+from milepost.actors.rollout.resuming import LedgerMismatch, recover, resume
 from milepost.configs.problem import Problem
 from milepost.supervisor.checkpoints import last_checkpoint
 from milepost.supervisor.checks.check import Finding, Subject
@@ -25,9 +25,13 @@ def ledger_fits(subject: Subject) -> Iterator[Finding]:
     path = folder / "journal" / "rollout"
     try:
         ledger = recover(path, subject.topology.run.checkpoints_keep)
+    except (JournalDamaged, msgspec.MsgspecError, OSError) as error:
+        what = f"the ledger of the run to resume cannot be read: {error}"
+        yield Problem(what, str(path), "put a copy of it back, or start a fresh run")
+        return
+    try:
         resume(ledger, folder, last_checkpoint(folder) or 0)
-    except (LedgerBehind, LedgerAhead, JournalDamaged) as error:
-        what, _, remedy = str(error).rpartition("; ")
-        yield Problem(what, str(path), remedy)
+    except LedgerMismatch as error:
+        yield Problem(error.what, str(path), error.remedy)
     except (OSError, msgspec.MsgspecError):
-        return  # of the checkpoint: told by the check of what a resumed run goes on from
+        return  # its meta.json is damaged, which the check of the checkpoint has told

@@ -69,6 +69,7 @@ class _Meta(msgspec.Struct, frozen=True):
     """What matters here of meta.json."""
 
     step: int
+    trained_group_ids: tuple[str, ...]
     tokenizer_hash: str | None = None
     """None in one that says nothing of how text was read."""
 

@@ -21,6 +21,7 @@ from milepost.supervisor.cleanup.registry import Registry, identity_record
 from milepost.supervisor.folder import RunFolder
 
 STEPS = 2
+SAVED = f'{{"step": {STEPS}, "trained_group_ids": []}}'
 LISTENS = """
 import socket, sys
 door = socket.create_server(("127.0.0.1", 0))
@@ -41,7 +42,7 @@ def aside(tmp_path: Path) -> Path:
     (tmp_path / "topology.toml").write_text(dump_topology(topology()), encoding="utf-8")
     path = tmp_path / "checkpoints" / f".{checkpoint_folder(tmp_path, STEPS).name}.replaced"
     path.mkdir(parents=True)
-    (path / META).write_text(f'{{"step": {STEPS}}}', encoding="utf-8")
+    (path / META).write_text(SAVED, encoding="utf-8")
     (tmp_path / "summary.json").write_text(
         '{"status": "done", "cause": null, "scores": {"after": null}}', encoding="utf-8"
     )
@@ -139,5 +140,5 @@ def test_who_reads_how_a_run_ended_reads_how_it_goes_on(
     assert how_to_go_on(tmp_path, status) == (without and f"{without}{command}")
     final = checkpoint_folder(tmp_path, STEPS)
     final.mkdir(parents=True)
-    (final / META).write_text(f'{{"step": {STEPS}}}', encoding="utf-8")
+    (final / META).write_text(SAVED, encoding="utf-8")
     assert how_to_go_on(tmp_path, status) == (with_one and f"{with_one}{command}")

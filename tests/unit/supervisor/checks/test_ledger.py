@@ -17,11 +17,13 @@ from milepost.actors.rollout.records import (
     Trained,
     encode_record,
 )
+from milepost.configs.dump import dump_topology
 from milepost.configs.load import decode
 from milepost.configs.problem import Problem
 from milepost.supervisor.checkpoints import META, checkpoint_folder
 from milepost.supervisor.checks import Machine, Subject
 from milepost.supervisor.checks.ledger import ledger_fits
+from milepost.supervisor.checks.resume import resume_goes_on
 
 STEPS = 4
 
@@ -96,10 +98,26 @@ def test_a_damaged_ledger_is_refused(resumed: Subject) -> None:
     path.write_bytes(data)
     found = problem(resumed)
     assert "fails its checksum" in found.what
-    assert found.remedy == "restore the file or start a fresh run"
+    assert found.remedy == "put a copy of it back, or start a fresh run"
 
 
-def test_a_checkpoint_that_cannot_be_read_is_told_elsewhere(resumed: Subject) -> None:
+def test_a_ledger_of_something_else_is_refused(resumed: Subject) -> None:
+    """Its records are whole, and say nothing that a ledger says."""
     assert resumed.run_folder is not None
-    (checkpoint_folder(resumed.run_folder, STEPS) / META).write_text("{")
+    path = resumed.run_folder / "journal" / "rollout"
+    path.unlink()
+    journal = JournalFile(path)
+    journal.append([b"{}"])
+    journal.close()
+    assert "the ledger of the run to resume cannot be read" in problem(resumed).what
+
+
+@pytest.mark.parametrize("text", ["{", '{"step": 4}'])
+def test_a_checkpoint_that_cannot_be_read_is_told_once(resumed: Subject, text: str) -> None:
+    """By the check of what a resumed run goes on from."""
+    assert resumed.run_folder is not None
+    (checkpoint_folder(resumed.run_folder, STEPS) / META).write_text(text)
     assert list(ledger_fits(resumed)) == []
+    (resumed.run_folder / "topology.toml").write_text(dump_topology(resumed.topology))
+    (told,) = resume_goes_on(resumed)
+    assert f"its {META} cannot be read" in str(told)

@@ -32,6 +32,11 @@ DOCUMENT: dict[str, Any] = {
 AT_END = ("actors.evaluator.at_end=true",)
 
 
+def meta(step: int, **fields: object) -> str:
+    """As much of a checkpoint's meta.json as is read before anything starts."""
+    return json.dumps({"step": step, "trained_group_ids": [], **fields})
+
+
 @pytest.fixture
 def run_folder(tmp_path: Path) -> Path:
     """A run that ended at step 4, while it saved step 6."""
@@ -39,7 +44,7 @@ def run_folder(tmp_path: Path) -> Path:
     for step in (2, 4, 6):
         checkpoint_folder(tmp_path, step).mkdir(parents=True)
     for step in (2, 4):
-        (checkpoint_folder(tmp_path, step) / "meta.json").write_text(f'{{"step": {step}}}')
+        (checkpoint_folder(tmp_path, step) / "meta.json").write_text(meta(step))
     return tmp_path
 
 
