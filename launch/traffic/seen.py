@@ -93,17 +93,16 @@ class Array:
         """
         match other:
             case Array():
-                mine, others = (self.dtype, self.shape), (other.dtype, other.shape)
-                return mine == others and self.first == other.first
+                is_alike = (self.dtype, self.shape) == (other.dtype, other.shape)
+                values = other.first
             case list():
-                num_known = len(self.first)
-                if len(other) != self._size or other[:num_known] != self.first:
-                    return False
-                if num_known < self._size:
-                    raise self._not_copied()
-                return True
+                is_alike = len(other) == self._size
+                values = other[: len(self.first)]
             case _:
                 return NotImplemented
+        if is_alike and values == self.first and len(self.first) < self._size:
+            raise self._not_copied()
+        return is_alike and values == self.first
 
     __hash__ = None  # type: ignore[assignment]
 

@@ -81,7 +81,11 @@ def test_conditions_hold_for_what_they_say(text: str, holds: bool) -> None:  # n
     assert Condition(text, FIELDS).holds(ENVELOPE, MESSAGE) is holds
 
 
-CUT = {"ids": Array("int32", [90], list(range(64))), "whole": Array("int32", [2], [5, 6])}
+CUT = {
+    "ids": Array("int32", [90], list(range(64))),
+    "other": Array("int32", [90], list(range(64))),
+    "whole": Array("int32", [2], [5, 6]),
+}
 
 
 @pytest.mark.parametrize(
@@ -102,6 +106,7 @@ CUT = {"ids": Array("int32", [90], list(range(64))), "whole": Array("int32", [2]
         ("0 <= ids[64] < 99", None),
         (f"ids == {list(range(90))}", None),
         (f"ids != {list(range(90))}", None),
+        ("ids == other", None),
         ("64 in ids", None),
         ("64 not in ids", None),
         ("(64 in ids) == false", None),
@@ -115,8 +120,8 @@ CUT = {"ids": Array("int32", [90], list(range(64))), "whole": Array("int32", [2]
 )
 def test_what_was_not_copied_of_an_array_is_not_known(text: str, holds: bool | None) -> None:  # noqa: FBT001
     """Neither it nor its negation holds: the last id of a row decides which rows are looked at."""
-    condition = Condition(text, ("ids", "whole", "reward"))
-    negated = Condition(f"not ({text})", ("ids", "whole", "reward"))
+    names = ("ids", "other", "whole", "reward")
+    condition, negated = Condition(text, names), Condition(f"not ({text})", names)
     found = [each.holds(ENVELOPE, MESSAGE | CUT) for each in (condition, negated)]
     assert found == [holds is True, holds is False]
     for each in (condition, negated):
@@ -151,7 +156,7 @@ def test_what_only_looks_like_an_array_stays_what_it_is(shape: list[Any]) -> Non
     assert seen.fields == {"x": value}
 
 
-def test_data_of_a_thousand_levels_is_shown_down_to_a_bound() -> None:
+def test_data_of_hundreds_of_levels_is_shown_down_to_a_bound() -> None:
     """An agent reports what it likes, and whoever looks on must not fall over it."""
     deep: Any = 1
     for _ in range(250):  # the most that is packed here; others may pack more
